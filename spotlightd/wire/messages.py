@@ -1,0 +1,387 @@
+"""Every message that crosses a process boundary on the fleet link.
+
+One multipart message = one header (MessagePack, one of the structs below, tagged with `type`)
+followed by the raw frames that the struct announces in `frames`. Tensors never travel inside a
+header. To add a message or a field see docs/contributing.md: new fields come last and have a
+default, types never change.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from spotlightd.wire.sampling import Fence, Name, PolicyVersion, Request, RequestId, Seed, StepIndex
+
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Text = Annotated[str, Meta(max_length=2000)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Role = Literal["agent", "trainer"]
+
+
+class FrameSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """One raw frame beside the header."""
+
+    name: Name
+    """`latents`, `trajectory` (safetensors) or `image` (PNG)."""
+    size: Annotated[int, Meta(ge=0, le=2**31)]
+    """Bytes; checked against the frame that arrived."""
+
+
+Frames = Annotated[tuple[FrameSpec, ...], Meta(max_length=8)]
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """Base of all messages."""
+
+
+# --- enrolment (its own socket; any key may speak, only with a token) -------------------------
+
+
+class Enrol(Message, frozen=True, tag="enrol"):
+    """A newcomer shows that it holds a token, without sending the secret."""
+
+    protocol: tuple[int, int]
+    token_id: Name
+    public_key: Annotated[str, Meta(min_length=40, max_length=40)]
+    """Z85 CURVE key that the agent keeps; must be the key of this connection."""
+    proof: Digest
+    """HMAC-SHA256 of the public key under the token's secret."""
+    name: Name
+
+
+class Enrolled(Message, frozen=True, tag="enrolled"):
+    agent_id: Name
+    link_port: Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """Why the daemon turned a peer away. `code` chooses the exit code."""
+
+    code: Literal["not_authorised", "version_skew", "try_again"]
+    reason: Text
+
+
+# --- session ----------------------------------------------------------------------------------
+
+
+class HeldLease(Struct, frozen=True, forbid_unknown_fields=True):
+    request_id: RequestId
+    fence: Fence
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """First message of a process on the link, and again when the daemon's epoch has changed."""
+
+    protocol: tuple[int, int]
+    role: Role
+    name: Name
+    workers: Annotated[int, Meta(ge=0, le=1024)]
+    chunk_port: Annotated[int, Meta(ge=0, le=65535)]
+    """Port on which this agent serves weight chunks; 0 when it serves none."""
+    held: tuple[HeldLease, ...] = ()
+    """Leases still being worked on, so that a restarted daemon can go on with them."""
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    agent_id: Name
+    epoch: Count
+    """Rises with every start of the daemon."""
+    heartbeat_s: Seconds
+    commit_every: Annotated[int, Meta(ge=0, le=1000)]
+    """Denoising steps between progress commits; 0: only upon a preemption notice."""
+    rewards: tuple[Name, ...]
+    """Rewards to score every image with; the first is the one that trains."""
+    lora_rank: Annotated[int, Meta(ge=1, le=4096)]
+    lora_alpha: Annotated[float, Meta(gt=0, le=8192)]
+    dtype: Literal["float32", "bfloat16", "float16"]
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    """Liveness, and how each GPU-second since the agent's start was spent."""
+
+    denoise_steps: Count
+    """Steps done so far by all workers: shows that the GPU process moves, too."""
+    busy_s: Seconds
+    loading_s: Seconds
+    idle_s: Seconds
+    holds: Annotated[tuple[PolicyVersion, ...], Meta(max_length=64)] = ()
+    """Weight versions of which this agent holds and serves every chunk."""
+    ready_versions: Annotated[tuple[PolicyVersion, ...], Meta(max_length=64)] = ()
+    """Versions that the workers can sample with now."""
+
+
+class HeartbeatReply(Message, frozen=True, tag="heartbeat_reply"):
+    epoch: Count
+
+
+class HelloAgain(Message, frozen=True, tag="hello_again"):
+    """The daemon does not know this peer's session: say Hello first, then repeat."""
+
+
+class Goodbye(Message, frozen=True, tag="goodbye"):
+    """The agent has nothing left and leaves."""
+
+    reason: Text
+
+
+class Notice(Message, frozen=True, tag="notice"):
+    """The agent's VM will be taken away: lease nothing more to it."""
+
+    deadline_s: Seconds
+    """Seconds left."""
+    source: Name
+
+
+class Drain(Message, frozen=True, tag="drain"):
+    """Daemon to agent: finish or hand back what you hold, then leave."""
+
+    deadline_s: Seconds
+    reason: Text
+
+
+# --- work -------------------------------------------------------------------------------------
+
+
+class Give(Message, frozen=True, tag="give"):
+    """Credit: the peer can run `credit` more requests than it holds or was promised."""
+
+    credit: Annotated[int, Meta(ge=0, le=4096)]
+    versions: Annotated[tuple[PolicyVersion, ...], Meta(max_length=64)]
+    """Versions it can sample with now."""
+
+
+class Lease(Struct, frozen=True, forbid_unknown_fields=True):
+    request: Request
+    fence: Fence
+    duration_s: Seconds
+    """After so long without progress the request may go to somebody else."""
+    resume_step: StepIndex = 0
+    """Denoising steps already committed; above 0 a `trajectory` frame carries the state."""
+
+
+class Grant(Message, frozen=True, tag="grant"):
+    """Answer to Give. The i-th frame belongs to the i-th lease with `resume_step` above 0."""
+
+    leases: Annotated[tuple[Lease, ...], Meta(max_length=4096)]
+    frames: Annotated[tuple[FrameSpec, ...], Meta(max_length=4096)] = ()
+
+
+class Progress(Message, frozen=True, tag="progress"):
+    """State at a step boundary: one `trajectory` frame (dit/trajectory_codec)."""
+
+    request_id: RequestId
+    fence: Fence
+    step_index: StepIndex
+    """Denoising steps done."""
+    gpu_s: Seconds
+    """GPU-seconds spent on this trajectory since its last commit."""
+    frames: Frames
+
+
+class Result(Message, frozen=True, tag="result"):
+    """A finished trajectory. Frames: `trajectory` (rollouts) and `image`."""
+
+    request_id: RequestId
+    fence: Fence
+    scores: Annotated[dict[Name, float], Meta(max_length=16)]
+    """By reward name; finite, checked on receipt."""
+    text: Text
+    """What the scorer read in the image, for people."""
+    gpu_s: Seconds
+    resumed_from: StepIndex
+    """Step of the commit it was resumed from; 0 when it ran undisturbed."""
+    frames: Frames = ()
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """The request could not be completed here; `final` if it would fail anywhere."""
+
+    request_id: RequestId
+    fence: Fence
+    reason: Text
+    final: bool
+    gpu_s: Seconds
+
+
+class HandBack(Message, frozen=True, tag="hand_back"):
+    """Leases given up unfinished (their last progress, if any, was sent before)."""
+
+    held: Annotated[tuple[HeldLease, ...], Meta(max_length=4096)]
+    gpu_s: Seconds
+
+
+class Withdraw(Message, frozen=True, tag="withdraw"):
+    """Daemon to worker side: stop these leases, nobody needs them any more. Answer: HandBack."""
+
+    held: Annotated[tuple[HeldLease, ...], Meta(max_length=4096)]
+
+
+class Ack(Message, frozen=True, tag="ack"):
+    """What was sent under this fence is durable (`committed`), or came too late (`stale`)."""
+
+    request_id: RequestId
+    fence: Fence
+    what: Literal["progress", "result", "failed"]
+    outcome: Literal["committed", "stale"]
+
+
+# --- weights ----------------------------------------------------------------------------------
+
+
+class WeightFile(Struct, frozen=True, forbid_unknown_fields=True):
+    path: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$")
+    ]
+    """Relative, without `..`: it is written below the receiver's own folder."""
+    size: Annotated[int, Meta(ge=0, le=2**42)]
+    chunks: tuple[Digest, ...]
+    """BLAKE3 of each chunk, in order."""
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """An immutable set of files: a base model or one version of the adapter."""
+
+    kind: Literal["base", "adapter"]
+    version: PolicyVersion
+    chunk_bytes: Annotated[int, Meta(ge=4096, le=2**28)]
+    files: Annotated[tuple[WeightFile, ...], Meta(min_length=1, max_length=4096)]
+
+
+class PublishedVersion(Message, frozen=True, tag="published_version"):
+    """Daemon to agents: this version exists; fetch it. Also the answer to GetManifest."""
+
+    manifest: Manifest
+    current: bool
+    """Whether it is the newest adapter (bases: always true)."""
+
+
+class GetManifest(Message, frozen=True, tag="get_manifest"):
+    kind: Literal["base", "adapter"]
+    version: PolicyVersion
+    """Ignored for a base."""
+
+
+class WhoHas(Message, frozen=True, tag="who_has"):
+    kind: Literal["base", "adapter"]
+    version: PolicyVersion
+
+
+class WeightPeer(Struct, frozen=True, forbid_unknown_fields=True):
+    peer_id: Name
+    endpoint: Annotated[str, Meta(pattern=r"^tcp://[A-Za-z0-9_.:\[\]-]{3,300}$")]
+
+
+class Peers(Message, frozen=True, tag="peers"):
+    """Who serves a version, with the ticket that they ask for."""
+
+    kind: Literal["base", "adapter"]
+    version: PolicyVersion
+    peers: Annotated[tuple[WeightPeer, ...], Meta(max_length=256)]
+    ticket: Annotated[str, Meta(min_length=16, max_length=128)]
+
+
+class PeerTicket(Message, frozen=True, tag="peer_ticket"):
+    """Daemon to agents: serve chunks to whoever shows one of these tickets."""
+
+    tickets: Annotated[
+        tuple[Annotated[str, Meta(min_length=16, max_length=128)], ...], Meta(max_length=16)
+    ]
+
+
+class BadPeer(Message, frozen=True, tag="bad_peer"):
+    """A peer served a chunk whose digest was wrong."""
+
+    peer_id: Name
+    digest: Digest
+
+
+class GetChunk(Message, frozen=True, tag="get_chunk"):
+    """On the plain chunk socket: the only message a chunk server reads."""
+
+    ticket: Annotated[str, Meta(min_length=16, max_length=128)]
+    digest: Digest
+
+
+class Chunk(Message, frozen=True, tag="chunk"):
+    """One frame `chunk`, or none when the server cannot or will not serve it."""
+
+    digest: Digest
+    frames: Frames = ()
+
+
+# --- trainer ----------------------------------------------------------------------------------
+
+
+class TrainSample(Struct, frozen=True, forbid_unknown_fields=True):
+    request_id: RequestId
+    seed: Seed
+    reward: float
+    trajectory: Digest
+    """Blob with the window's latents and log-probs, in the daemon's blob store."""
+    producer: Name
+    """Agent id, so that the ratio check can name who disagrees."""
+    control: bool
+    """Seed was drawn at random, not selected."""
+
+
+class TrainGroup(Struct, frozen=True, forbid_unknown_fields=True):
+    prompt_id: Name
+    request: Request
+    """Any of the group's requests: prompt and sampler settings are shared."""
+    samples: Annotated[tuple[TrainSample, ...], Meta(min_length=1, max_length=4096)]
+
+
+class Train(Message, frozen=True, tag="train"):
+    """Daemon to trainer: turn `policy_version` into `policy_version + 1`."""
+
+    iteration: Count
+    policy_version: PolicyVersion
+    groups: Annotated[tuple[TrainGroup, ...], Meta(max_length=4096)]
+
+
+class TrainProgress(Message, frozen=True, tag="train_progress"):
+    iteration: Count
+    fraction: Annotated[float, Meta(ge=0, le=1)]
+
+
+class ProducerDifference(Struct, frozen=True, forbid_unknown_fields=True):
+    """Ratio check of one producer: |log-prob of trainer - of worker| before the first update."""
+
+    producer: Name
+    mean_abs_difference: float
+    max_abs_difference: float
+    worst_step: StepIndex
+
+
+class Trained(Message, frozen=True, tag="trained"):
+    """The new version is checkpointed and its adapter file lies in the weights folder."""
+
+    iteration: Count
+    policy_version: PolicyVersion
+    """The new one."""
+    metrics: Annotated[dict[Name, float], Meta(max_length=64)]
+    differences: tuple[ProducerDifference, ...]
+    clip_range: float
+    seconds: Seconds
+
+
+class TrainerReady(Message, frozen=True, tag="trainer_ready"):
+    """The trainer has loaded its checkpoint and holds this version."""
+
+    policy_version: PolicyVersion
+
+
+class Stop(Message, frozen=True, tag="stop"):
+    """Daemon to trainer or worker: exit now."""
+
+
+AnyMessage = (
+    Enrol | Enrolled | Refused | Hello | Welcome | Heartbeat | HeartbeatReply | HelloAgain
+    | Goodbye | Notice | Drain | Give | Grant | Progress | Result | Failed | HandBack | Withdraw
+    | Ack | PublishedVersion | GetManifest | WhoHas | Peers | PeerTicket | BadPeer | GetChunk
+    | Chunk | Train | TrainProgress | Trained | TrainerReady | Stop
+)  # fmt: skip

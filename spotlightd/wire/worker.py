@@ -1,0 +1,161 @@
+"""Messages between a supervising process and its children over a socket pair.
+
+Two kinds of children: a *worker* denoises (torch, one per GPU), a *scorer* computes rewards
+(onnxruntime, no torch). The agent supervises both; the trainer is its own worker and supervises a
+scorer. Framing is in `pipe.py`; the same rules as in `messages.py` apply.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from spotlightd.wire.messages import Frames, HeldLease, Lease, Message, Seconds, Text
+from spotlightd.wire.sampling import Fence, Name, PolicyVersion, RequestId, StepIndex
+
+# --- to a worker ------------------------------------------------------------------------------
+
+
+class Load(Message, frozen=True, tag="load"):
+    """First message: load the base model and attach an adapter."""
+
+    model_dir: str
+    lora_rank: Annotated[int, Meta(ge=1)]
+    lora_alpha: float
+    dtype: Literal["float32", "bfloat16", "float16"]
+    threads: Annotated[int, Meta(ge=1)]
+    commit_every: Annotated[int, Meta(ge=0)]
+
+
+class Bind(Message, frozen=True, tag="bind"):
+    """Bind an adapter version; it becomes usable for requests of that version."""
+
+    version: PolicyVersion
+    path: str
+    """Adapter safetensors on this host, verified against its manifest by the sender."""
+
+
+class Sample(Message, frozen=True, tag="sample"):
+    """Run one lease. Frame `trajectory` when it resumes."""
+
+    lease: Lease
+    frames: Frames = ()
+
+
+class CancelLeases(Message, frozen=True, tag="cancel_leases"):
+    """Forget these at the next step boundary; answered by Cancelled."""
+
+    held: tuple[HeldLease, ...]
+
+
+class Flush(Message, frozen=True, tag="flush"):
+    """Send the state of everything in flight at the next step boundary, then Flushed; with
+    `stop` the worker then drops it and starts nothing more."""
+
+    stop: bool
+
+
+class Exit(Message, frozen=True, tag="exit"):
+    """Leave."""
+
+
+# --- from a worker ----------------------------------------------------------------------------
+
+
+class Loaded(Message, frozen=True, tag="loaded"):
+    seconds: Seconds
+
+
+class Bound(Message, frozen=True, tag="bound"):
+    version: PolicyVersion
+    tensors: int
+    seconds: Seconds
+
+
+class Boundary(Message, frozen=True, tag="boundary"):
+    """After each denoising step of a batch: shows progress, and how the time was spent."""
+
+    denoise_steps: int
+    """Steps x trajectories since the last Boundary."""
+    busy_s: Seconds
+
+
+class StepState(Message, frozen=True, tag="step_state"):
+    """A trajectory at a step boundary, to be committed (frame `trajectory`)."""
+
+    request_id: RequestId
+    fence: Fence
+    step_index: StepIndex
+    gpu_s: Seconds
+    frames: Frames
+
+
+class Finished(Message, frozen=True, tag="finished"):
+    """A trajectory is complete. Frames: `trajectory`, `image` (PNG)."""
+
+    request_id: RequestId
+    fence: Fence
+    gpu_s: Seconds
+    resumed_from: StepIndex
+    frames: Frames
+
+
+class Broken(Message, frozen=True, tag="broken"):
+    """This lease failed; the worker goes on with the others."""
+
+    request_id: RequestId
+    fence: Fence
+    reason: Text
+    gpu_s: Seconds
+
+
+class Cancelled(Message, frozen=True, tag="cancelled"):
+    held: tuple[HeldLease, ...]
+    gpu_s: Seconds
+
+
+class Flushed(Message, frozen=True, tag="flushed"):
+    """Everything in flight was sent before this."""
+
+    held: tuple[HeldLease, ...]
+    gpu_s: Seconds
+
+
+class Fatal(Message, frozen=True, tag="fatal"):
+    """The child cannot go on (model folder unusable, adapter binds nothing); it exits next."""
+
+    reason: Text
+
+
+# --- scorer -----------------------------------------------------------------------------------
+
+
+class ScoreItem(Struct, frozen=True, forbid_unknown_fields=True):
+    request_id: RequestId
+    target: str
+
+
+class Score(Message, frozen=True, tag="score"):
+    """Score a batch of images: one `image` frame (PNG) per item."""
+
+    items: Annotated[tuple[ScoreItem, ...], Meta(max_length=8)]
+    rewards: tuple[Name, ...]
+    frames: Frames
+
+
+class Scored(Struct, frozen=True, forbid_unknown_fields=True):
+    request_id: RequestId
+    scores: dict[Name, float]
+    text: Text
+    error: Text = ""
+    """Non-empty: the scorer failed on this image, and there are no scores."""
+
+
+class Scores(Message, frozen=True, tag="scores"):
+    items: tuple[Scored, ...]
+    seconds: Seconds
+
+
+ToWorker = Load | Bind | Sample | CancelLeases | Flush | Exit
+FromWorker = Loaded | Bound | Boundary | StepState | Finished | Broken | Cancelled | Flushed | Fatal
+ToScorer = Score | Exit
+FromScorer = Scores | Fatal
