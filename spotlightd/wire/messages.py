@@ -373,6 +373,11 @@ class TrainerReady(Message, frozen=True, tag="trainer_ready"):
     """The trainer has loaded its checkpoint and holds this version."""
 
     policy_version: PolicyVersion
+    sigmas: Annotated[tuple[float, ...], Meta(min_length=2, max_length=1001)]
+    """The model's sigma array for the configured number of steps; the daemon stores it once."""
+    latent_elements: Count
+    """Elements of one latent (D of the mean log-prob)."""
+    clip_range: float
 
 
 class Stop(Message, frozen=True, tag="stop"):

@@ -1,0 +1,326 @@
+"""The daemon's configuration: TOML, with flag > `SPOTLIGHT_<SECTION>_<KEY>` > file > default.
+
+Every key is a field of one of the structs below, which say what it means, its unit and its
+bounds. `load` remembers where each value came from (`spotlightd config --origin`).
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from spotlightd.errors import ConfigError
+from spotlightd.wire.sampling import Name, SdeForm, Seed
+
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of the configuration's sections."""
+
+
+class RunSection(Section, frozen=True):
+    name: Name = "run"
+    seed: Seed = 1
+    """All randomness of the run derives from it."""
+    iterations: Annotated[int, Meta(ge=0, le=1_000_000)] = 30
+    model: str = "glyph-ocr"
+    """`glyph-ocr` (embedded) or a folder in diffusers' layout."""
+    prompts: str = "train"
+    """`train` (embedded list) or a file with one prompt a line, target in double quotes."""
+    held_out: str = "held_out"
+    """Prompts for evaluation: `held_out` (embedded list) or a file."""
+    evaluate_prompts: AtLeastOne = 32
+    """The first so many held-out prompts are evaluated."""
+    evaluate_seeds: AtLeastOne = 4
+    """Fixed seeds per held-out prompt; ODE sampling."""
+    evaluate_every: Annotated[int, Meta(ge=0)] = 0
+    """Iterations between evaluations; 0: before the first and after the last only."""
+    trainer_rolls_out: bool = True
+    """Whether the reserved GPUs sample between updates."""
+
+
+class SamplerSection(Section, frozen=True):
+    num_steps: Annotated[int, Meta(ge=2, le=1000)] = 10
+    sde_form: SdeForm = "flow_sde"
+    noise_level: Annotated[float, Meta(gt=0, le=10)] = 0.7
+    sde_window_size: AtLeastOne = 4
+    """Consecutive stochastic steps, which train. The last step is never one of them."""
+    sde_window_starts: tuple[Annotated[int, Meta(ge=0)], ...] = (0, 1)
+    """The window starts at one of these steps, drawn once per (iteration, prompt)."""
+    guidance_scale: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    height: AtLeastOne = 32
+    width: AtLeastOne = 128
+
+
+class PlannerSection(Section, frozen=True):
+    mode: Literal["off", "fixed"] = "fixed"
+    """`off`: random seeds. `fixed`: `candidates` seeds per prompt, explored on stale weights."""
+    prompts_per_iteration: AtLeastOne = 4
+    group_size: Annotated[int, Meta(ge=2)] = 16
+    """Rollouts per prompt that train (K)."""
+    candidates: Annotated[int, Meta(ge=2)] = 48
+    """Seeds per prompt that are explored (N)."""
+    control_fraction: Fraction = 0.25
+    """Share of the group's seeds that stays uniformly random."""
+    rank_by: Name = "ocr_ctc"
+    """Reward that ranks explored seeds; it must be one of the rewards that are scored."""
+
+
+class RewardsSection(Section, frozen=True):
+    train: Name = "ocr"
+    """Reward that trains."""
+    report: tuple[Name, ...] = ("ocr_ctc", "grain")
+    """Rewards and alarms that are scored beside it."""
+
+
+class TrainerSection(Section, frozen=True):
+    lora_rank: AtLeastOne = 16
+    lora_alpha: Positive = 32.0
+    learning_rate: Positive = 1.2e-3
+    clip_range: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """Half-width of the ratio's trust interval, for the mean form of the log-prob."""
+    clip_range_nats: Positive | None = None
+    """The same in nats of the whole latent's log-prob; state one of the two."""
+    kl_beta: NonNegative = 0.04
+    optimizer_steps: AtLeastOne = 2
+    """Optimizer steps per batch of rollouts."""
+    micro_batch: AtLeastOne = 16
+    """Trajectories per forward-backward pass."""
+    max_grad_norm: Positive = 1.0
+    advantage_clip: Positive = 5.0
+    global_std: bool = False
+    """Divide advantages by the batch's standard deviation instead of the group's."""
+    weight_decay: NonNegative = 1e-4
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "auto"
+    """`auto` (CUDA where there is one), `cpu` or `cuda:N`."""
+    threads: AtLeastOne = 1
+    max_batch: AtLeastOne = 8
+    """Trajectories that the trainer samples together between updates."""
+    checkpoints_kept: AtLeastOne = 2
+
+
+class LinkSection(Section, frozen=True):
+    host: str = "127.0.0.1"
+    """Address that join tokens carry; agents must reach it."""
+    bind: str = "127.0.0.1"
+    """Local address to listen on (`0.0.0.0` for all)."""
+    enrol_port: Port = 0
+    """0: chosen by the system."""
+    link_port: Port = 0
+    chunk_port: Port = 0
+
+
+class FleetSection(Section, frozen=True):
+    heartbeat_s: Positive = 1.0
+    suspect_s: Positive = 4.0
+    """Silence after which an agent gets nothing new."""
+    lost_s: Positive = 10.0
+    """Silence after which its leases go to others."""
+    forget_s: Positive = 3600.0
+    lease_s: Positive = 30.0
+    """Time without progress after which a lease may be handed on."""
+    commit_every: Annotated[int, Meta(ge=0, le=1000)] = 2
+    """Denoising steps between progress commits of a rollout; 0: only upon a notice."""
+    attempts: AtLeastOne = 4
+    """Failures after which a request is given up."""
+
+
+class WeightsSection(Section, frozen=True):
+    chunk_bytes: Annotated[int, Meta(ge=4096, le=2**28)] = 4 * 2**20
+
+
+class StoreSection(Section, frozen=True):
+    state_dir: str = "/var/lib/spotlight"
+
+
+class ControlSection(Section, frozen=True):
+    socket: str = "/run/spotlight/control.sock"
+    group: str = "spotlight"
+    """Unix group that may write, beside root and the daemon's own user."""
+
+
+class LedgerSection(Section, frozen=True):
+    currency: str = "USD"
+    reserved_price: NonNegative = 10.47
+    """Price of one reserved GPU-hour."""
+    spot_price: NonNegative = 2.66
+    """Price of one spot GPU-hour."""
+
+
+class Config(Section, frozen=True):
+    run: RunSection = field(default_factory=RunSection)
+    sampler: SamplerSection = field(default_factory=SamplerSection)
+    planner: PlannerSection = field(default_factory=PlannerSection)
+    rewards: RewardsSection = field(default_factory=RewardsSection)
+    trainer: TrainerSection = field(default_factory=TrainerSection)
+    link: LinkSection = field(default_factory=LinkSection)
+    fleet: FleetSection = field(default_factory=FleetSection)
+    weights: WeightsSection = field(default_factory=WeightsSection)
+    store: StoreSection = field(default_factory=StoreSection)
+    control: ControlSection = field(default_factory=ControlSection)
+    ledger: LedgerSection = field(default_factory=LedgerSection)
+
+
+Origins = dict[str, str]
+"""Dotted key -> where its value came from."""
+
+
+def load(
+    path: Path | None,
+    flags: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Config, Origins]:
+    """Read the configuration.
+
+    Args:
+        path: TOML file; None for none.
+        flags: dotted key -> text, from the command line.
+        environ: defaults to the process environment.
+
+    Raises:
+        ConfigError: unreadable file, unknown key (the nearest valid one is named), or a value
+            of the wrong type, out of bounds or at odds with another.
+    """
+    raw, origins = _read_file(path)
+    for key, text in _from_environment(os.environ if environ is None else environ).items():
+        _put(raw, origins, key, text, f"environment {_variable(key)}")
+    for key, text in (flags or {}).items():
+        _put(raw, origins, key, text, "command line")
+    _refuse_unknown(raw, origins)
+    config = _convert(raw, origins)
+    _check_together(config)
+    return config, {key: origins.get(key, "default") for key in all_keys()}
+
+
+def all_keys() -> list[str]:
+    """Return every dotted key that a configuration may hold."""
+    default = Config()
+    return [
+        f"{section}.{key}"
+        for section in Config.__struct_fields__
+        for key in getattr(default, section).__struct_fields__
+    ]
+
+
+def value_of(config: Config, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(config, section), name)
+
+
+def _read_file(path: Path | None) -> tuple[dict[str, dict[str, Any]], Origins]:
+    if path is None:
+        return {}, {}
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    for section, table in raw.items():
+        if not isinstance(table, dict):
+            raise ConfigError(
+                f"{path}: '{section}' stands outside a section; expected [section] headers such "
+                f"as [run], then keys"
+            )
+    return raw, {f"{section}.{key}": str(path) for section in raw for key in raw[section]}
+
+
+def _variable(key: str) -> str:
+    return "SPOTLIGHT_" + key.replace(".", "_").upper()
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    known = {_variable(key): key for key in all_keys()}
+    found = {}
+    for variable, text in environ.items():
+        if variable in known:
+            found[known[variable]] = text
+        elif variable.startswith(
+            tuple(f"SPOTLIGHT_{s.upper()}_" for s in Config.__struct_fields__)
+        ):
+            raise ConfigError(f"unknown environment variable {variable}{_nearest(variable, known)}")
+    return found
+
+
+def _put(raw: dict[str, Any], origins: Origins, key: str, text: str, origin: str) -> None:
+    if key.count(".") != 1:
+        raise ConfigError(f"{origin}: '{key}' is not of the form section.key=value")
+    section, name = key.split(".")
+    raw.setdefault(section, {})[name] = _parse(text)
+    origins[key] = origin
+
+
+def _parse(text: str) -> Any:
+    """Read a value as TOML would, and as a plain string where it is no TOML value."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _nearest(name: str, valid: Mapping[str, Any] | list[str]) -> str:
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _refuse_unknown(raw: Mapping[str, Mapping[str, Any]], origins: Origins) -> None:
+    valid = all_keys()
+    sections = list(Config.__struct_fields__)
+    for section, table in raw.items():
+        for key in [f"{section}.{name}" for name in table]:
+            if key not in valid:
+                where = origins.get(key, "configuration")
+                raise ConfigError(f"{where}: unknown key '{key}'{_nearest(key, valid)}")
+        if section not in sections:
+            raise ConfigError(f"unknown section [{section}]{_nearest(section, sections)}")
+
+
+def _convert(raw: dict[str, Any], origins: Origins) -> Config:
+    try:
+        return msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        path = message.rpartition("`$.")[2].rstrip("`") if "`$." in message else ""
+        key = path.split("[")[0]
+        what = message.split(" - at")[0]
+        where = origins.get(key, "configuration")
+        raise ConfigError(f"{where}: bad value for '{path or '?'}': {what}") from None
+
+
+def _check_together(config: Config) -> None:
+    """Check what no single key can say. Messages name both keys and the cure."""
+    sampler, planner, trainer = config.sampler, config.planner, config.trainer
+    last = max(sampler.sde_window_starts, default=-1) + sampler.sde_window_size
+    if not sampler.sde_window_starts or last > sampler.num_steps - 1:
+        raise ConfigError(
+            f"sampler.sde_window_starts {list(sampler.sde_window_starts)} with sde_window_size "
+            f"{sampler.sde_window_size} must end before the last of {sampler.num_steps} steps, "
+            f"which is never stochastic: choose a smaller start or size"
+        )
+    if trainer.clip_range is not None and trainer.clip_range_nats is not None:
+        raise ConfigError(
+            "trainer.clip_range and trainer.clip_range_nats say the same thing: give one"
+        )
+    if planner.candidates < planner.group_size and planner.mode != "off":
+        raise ConfigError(
+            f"planner.candidates {planner.candidates} is below planner.group_size "
+            f"{planner.group_size}: raise it, or set planner.mode = 'off'"
+        )
+    if planner.rank_by not in (config.rewards.train, *config.rewards.report):
+        raise ConfigError(
+            f"planner.rank_by '{planner.rank_by}' is not scored: add it to rewards.report "
+            f"{list(config.rewards.report)}"
+        )
+    if not config.fleet.heartbeat_s < config.fleet.suspect_s < config.fleet.lost_s:
+        raise ConfigError("fleet: heartbeat_s < suspect_s < lost_s must hold")
