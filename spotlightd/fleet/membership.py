@@ -1,0 +1,128 @@
+"""Who is in the fleet, and in what condition: a pure function of events and time.
+
+    Hello -> live -> (silence) suspect -> (silence) lost -> (silence) forgotten
+             live <- (any message) suspect
+             live -> Notice or Drain -> draining -> Goodbye -> gone -> forgotten
+
+A lost agent that speaks again must say Hello again. Identity is the agent's key, never its
+hostname: spot images repeat names.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from spotlightd.wire.messages import Role
+
+State = Literal["live", "suspect", "draining", "lost", "gone"]
+
+
+@dataclass
+class Member:
+    agent_id: str
+    name: str
+    role: Role
+    workers: int
+    joined_at: float
+    last_seen: float
+    state: State = "live"
+    left_at: float | None = None
+    holds: frozenset[tuple[str, int]] = frozenset()
+    """(kind, version) of weights that this agent serves completely."""
+    ready_versions: tuple[int, ...] = ()
+    chunk_endpoint: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A member's new state, and why."""
+
+    agent_id: str
+    state: State | Literal["forgotten"]
+    reason: str
+
+
+@dataclass
+class Membership:
+    """All members by agent id.
+
+    Invariants (see `validate`): exactly the members in states live, suspect and draining are
+    present; `left_at` is set exactly when one is lost or gone.
+    """
+
+    suspect_s: float
+    lost_s: float
+    forget_s: float
+    members: dict[str, Member] = field(default_factory=dict)
+
+    def hello(self, member: Member) -> Change:
+        """A process introduces itself, for the first time or again."""
+        known = self.members.get(member.agent_id)
+        self.members[member.agent_id] = member
+        reason = "joined" if known is None else f"said hello again, was {known.state}"
+        return Change(member.agent_id, "live", reason)
+
+    def present(self, agent_id: str) -> Member | None:
+        """Return the member if it has said Hello and has not left or been lost."""
+        member = self.members.get(agent_id)
+        return member if member and member.state in ("live", "suspect", "draining") else None
+
+    def may_lease(self, agent_id: str) -> bool:
+        member = self.members.get(agent_id)
+        return member is not None and member.state == "live"
+
+    def seen(self, agent_id: str, now: float) -> Change | None:
+        """Any message counts as a sign of life."""
+        member = self.present(agent_id)
+        if member is None:
+            return None
+        member.last_seen = now
+        if member.state == "suspect":
+            member.state = "live"
+            return Change(agent_id, "live", "heard again")
+        return None
+
+    def drain(self, agent_id: str, reason: str) -> Change | None:
+        member = self.present(agent_id)
+        if member is None or member.state == "draining":
+            return None
+        member.state = "draining"
+        return Change(agent_id, "draining", reason)
+
+    def leave(self, agent_id: str, reason: str, now: float, lost: bool = False) -> Change | None:
+        member = self.present(agent_id)
+        if member is None:
+            return None
+        member.state = "lost" if lost else "gone"
+        member.left_at = now
+        member.holds, member.ready_versions = frozenset(), ()
+        return Change(agent_id, member.state, reason)
+
+    def tick(self, now: float) -> list[Change]:
+        """Apply the passing of time. The trainer is watched as a child process instead."""
+        changes: list[Change] = []
+        for member in list(self.members.values()):
+            if member.role == "agent":
+                changes += self._age(member, now)
+        return changes
+
+    def _age(self, member: Member, now: float) -> list[Change]:
+        silence = now - member.last_seen
+        if member.state in ("lost", "gone"):
+            if silence > self.forget_s:
+                del self.members[member.agent_id]
+                return [Change(member.agent_id, "forgotten", f"absent for {silence:.0f} s")]
+            return []
+        if silence > self.lost_s:
+            change = self.leave(member.agent_id, f"silent for {silence:.1f} s", now, lost=True)
+            return [change] if change else []
+        if silence > self.suspect_s and member.state == "live":
+            member.state = "suspect"
+            return [Change(member.agent_id, "suspect", f"silent for {silence:.1f} s")]
+        return []
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        for agent_id, member in self.members.items():
+            assert member.agent_id == agent_id
+            assert (member.left_at is not None) == (member.state in ("lost", "gone")), member
+            assert member.last_seen >= member.joined_at, member

@@ -1,0 +1,113 @@
+"""Which explored seeds train: the subset of largest reward variance, plus control seeds.
+
+The optimum over subsets of size K is always the `a` lowest and the `K - a` highest rewards for
+some `a` (PODS, arXiv 2504.13818): variance is convex in each element, so an inner pick can be
+moved outwards without loss. Sorting and prefix sums make the scan O(N log N).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from spotlightd.planner.seeds import keyed_hash
+
+Role = Literal["low", "high", "random", "control"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A seed with its score from exploration; None where exploration did not finish or failed."""
+
+    seed: int
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Selected:
+    seed: int
+    role: Role
+    """`control`: drawn before any score was known; `random`: filled up for want of scores."""
+    stale_score: float | None
+
+
+def max_variance_split(scores: Sequence[float], size: int) -> tuple[int, float]:
+    """Return (a, variance) of the best choice: the `a` lowest and `size - a` highest scores.
+
+    Args:
+        scores: ascending.
+        size: how many to keep, at most len(scores).
+
+    Of equally good splits the most even one wins.
+    """
+    count = len(scores)
+    centre = scores[count // 2]
+    sums, squares = [0.0], [0.0]
+    for score in scores:
+        sums.append(sums[-1] + (score - centre))
+        squares.append(squares[-1] + (score - centre) ** 2)
+    best = (-math.inf, 0.0)
+    best_low = 0
+    for low in range(size + 1):
+        high_start = count - (size - low)
+        total = sums[low] + sums[count] - sums[high_start]
+        square = squares[low] + squares[count] - squares[high_start]
+        variance = max(square / size - (total / size) ** 2, 0.0)
+        # Rounded, so that float dust does not decide between equal splits.
+        key = (round(variance, 12), -abs(low - size / 2))
+        if key > best:
+            best, best_low = key, low
+    return best_low, best[0]
+
+
+def select_seeds(
+    candidates: Sequence[Candidate],
+    fresh: Sequence[int],
+    group_size: int,
+    control_count: int,
+    tie_key: int,
+) -> tuple[list[Selected], bool]:
+    """Choose the `group_size` seeds of one prompt that are regenerated and train.
+
+    Args:
+        candidates: explored seeds in derivation order; the first `control_count` are control
+            seeds whatever they scored.
+        fresh: unexplored seeds that fill up where too few were scored.
+        group_size: K.
+        control_count: K times the control fraction.
+        tie_key: keys the order of equal scores (raw seeds would favour low ones).
+
+    Returns:
+        The selection, and whether the scores told the seeds apart. Where they did not, the
+        seeds are as good as random and say so in their role.
+    """
+    controls = [Selected(c.seed, "control", c.score) for c in candidates[:control_count]]
+    wanted = group_size - len(controls)
+    scored = [
+        (c.score, keyed_hash(tie_key, c.seed), c.seed)
+        for c in candidates[control_count:]
+        if c.score is not None and math.isfinite(c.score)
+    ]
+    scored.sort()
+    if len(scored) <= wanted:
+        chosen = [Selected(seed, "random", score) for score, _, seed in scored]
+        informative = False
+    else:
+        chosen, informative = _most_contrasting(scored, wanted)
+    missing = wanted - len(chosen)
+    chosen += [Selected(seed, "random", None) for seed in fresh[:missing]]
+    return controls + chosen, informative
+
+
+def _most_contrasting(
+    scored: Sequence[tuple[float, int, int]], wanted: int
+) -> tuple[list[Selected], bool]:
+    low, variance = max_variance_split([score for score, _, _ in scored], wanted)
+    if variance <= 1e-12:
+        by_hash = sorted(scored, key=lambda item: item[1])[:wanted]
+        return [Selected(seed, "random", score) for score, _, seed in by_hash], False
+    lows = [Selected(seed, "low", score) for score, _, seed in scored[:low]]
+    highs = [
+        Selected(seed, "high", score) for score, _, seed in scored[len(scored) - (wanted - low) :]
+    ]
+    return lows + highs, True
