@@ -129,7 +129,8 @@ class Scheduler:
         """
         lost = {r for r in self._held_by(agent_id)} - {h.request_id for h in held}
         for request_id in lost:
-            self._requeue(self.entries[request_id])
+            if not self.entries[request_id].committing:
+                self._requeue(self.entries[request_id])
         self.pullers[agent_id] = Puller(role, held=self._held_by(agent_id))
         return [lease for lease in held if not self._readopt(agent_id, lease, now)]
 
@@ -237,10 +238,16 @@ class Scheduler:
             if was_queued:
                 self._enqueue(entry)
 
-    def result(self, request_id: str, fence: int) -> Outcome:
-        """A result arrived: may it be written? Until `settled` or `commit_failed` it rests."""
+    def result(self, request_id: str, fence: int) -> Outcome | Literal["repeated"]:
+        """A result arrived: may it be written? Until `settled` or `commit_failed` it rests.
+
+        `repeated`: it is written already (or will be) under this fence; its Ack was lost.
+        """
+        known = self.entries.get(request_id)
+        if known and known.fence == fence and (known.state == "done" or known.committing):
+            return "repeated"
         entry = self._current(request_id, fence)
-        if entry is None or entry.committing:
+        if entry is None:
             return "stale"
         entry.committing = True
         return "committed"

@@ -1,0 +1,329 @@
+"""The iterations of a run, as a pure state machine: events in, decisions with reasons out.
+
+    starting -> evaluate -> rollout -> train -> rollout -> ... -> evaluate -> finished
+                               ^         |  (explore for the next iteration meanwhile)
+                               '---------'  Trained: stop exploring, select seeds
+
+Gradient rollouts carry exactly the policy version that is being trained. Exploration carries the
+version before it (staleness 1), ranks seeds and is otherwise thrown away. It is anytime: seeds
+are selected from whatever was scored when training ends.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from spotlightd.planner.plan import CyclePlan, GroupPlan, PromptSpec, Role
+from spotlightd.planner.staleness import StalenessPair, summarise_staleness
+from spotlightd.wire.messages import Train, Trained, TrainGroup, TrainSample
+from spotlightd.wire.sampling import Request
+
+Phase = Literal["starting", "evaluate", "rollout", "train", "finished"]
+
+
+class CommittedResult(msgspec.Struct, frozen=True):
+    """A result as the store holds it."""
+
+    request_id: str
+    scores: dict[str, float]
+    trajectory: str | None
+    """Blob digest; None for exploration and evaluation."""
+    producer: str
+
+
+class CycleState(msgspec.Struct):
+    """All that a restart needs, beside the requests and results of the current iteration."""
+
+    phase: Phase = "starting"
+    iteration: int = 0
+    """The iteration that rolls out or trains; equals the policy version."""
+    groups: list[GroupPlan] = msgspec.field(default_factory=list)
+    """Plan of the iteration's rollout groups."""
+    exploring: list[GroupPlan] = msgspec.field(default_factory=list)
+    """Plan of the next iteration's exploration."""
+
+
+# --- decisions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AddRequests:
+    requests: list[Request]
+    reason: str
+
+
+@dataclass(frozen=True)
+class StopRequests:
+    request_ids: list[str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class StartTraining:
+    message: Train
+    reason: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """Metrics of an iteration, to be stored."""
+
+    iteration: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class PhaseBegins:
+    phase: Phase
+    iteration: int
+    reason: str
+
+
+Decision = AddRequests | StopRequests | StartTraining | Record | PhaseBegins
+
+
+class Cycle:
+    """Drives a run through its iterations.
+
+    Invariants: rollouts of iteration k carry version k; `results` holds only results of requests
+    in `requests`; exploration requests carry version k - 1.
+    """
+
+    def __init__(self, plan: CyclePlan, state: CycleState | None = None) -> None:
+        self.plan = plan
+        self.state = state or CycleState()
+        self.requests: dict[str, Request] = {}
+        self.results: dict[str, CommittedResult] = {}
+        self.failed: set[str] = set()
+
+    # --- events -------------------------------------------------------------------------------
+
+    def trainer_ready(self, version: int) -> list[Decision]:
+        """The trainer holds `version`: begin, or go on where the run stood."""
+        if self.state.phase == "starting":
+            return self._begin_evaluation("before the first update")
+        if self.state.phase == "train" and version == self.state.iteration:
+            return [self._start_training("the trainer came back and repeats the update")]
+        return []
+
+    def restore(self, requests: Iterable[Request], results: Iterable[CommittedResult]) -> None:
+        """Take up the stored requests and results of the current iteration after a restart."""
+        self.requests.update({r.request_id: r for r in requests})
+        self.results.update({r.request_id: r for r in results if r.request_id in self.requests})
+
+    def committed(self, result: CommittedResult) -> list[Decision]:
+        """A result is durable."""
+        if result.request_id not in self.requests:
+            return []
+        self.results[result.request_id] = result
+        return self._advance_if_complete()
+
+    def given_up(self, request_id: str) -> list[Decision]:
+        """A request failed for good. A rollout is replaced by a fresh seed of its prompt."""
+        request = self.requests.get(request_id)
+        if request is None:
+            return []
+        self.failed.add(request_id)
+        if request.kind != "rollout" or self.state.phase != "rollout":
+            return self._advance_if_complete()
+        group = next(g for g in self.state.groups if g.prompt_id == request.prompt_id)
+        replacement = self.plan.replacement(group, self.state.iteration)
+        self.requests[replacement.request_id] = replacement
+        return [AddRequests([replacement], f"{request_id} failed for good: a fresh seed fills up")]
+
+    def trained(self, message: Trained) -> list[Decision]:
+        """The trainer has made the next version."""
+        if self.state.phase != "train" or message.policy_version != self.state.iteration + 1:
+            return []
+        finished = self._training_record(message)
+        unfinished = [
+            r.request_id
+            for r in self.requests.values()
+            if r.kind == "explore" and r.request_id not in self.results
+        ]
+        decisions: list[Decision] = [finished]
+        if unfinished:
+            decisions.append(StopRequests(unfinished, "training ended: select from what finished"))
+        self.state.iteration += 1
+        if self.state.iteration >= self.plan.iterations:
+            return decisions + self._begin_evaluation("after the last update")
+        if self.plan.evaluates_before(self.state.iteration):
+            return decisions + self._begin_evaluation("every n iterations")
+        return decisions + self._begin_rollout()
+
+    # --- phases -------------------------------------------------------------------------------
+
+    def _begin_evaluation(self, reason: str) -> list[Decision]:
+        self.state.phase = "evaluate"
+        requests = self.plan.evaluation(self.state.iteration)
+        self._expect(requests, keep_kind="explore")
+        return [
+            PhaseBegins("evaluate", self.state.iteration, reason),
+            AddRequests(requests, f"evaluate version {self.state.iteration} {reason}"),
+        ]
+
+    def _begin_rollout(self) -> list[Decision]:
+        state = self.state
+        explored = {
+            r.request_id: self.results.get(r.request_id)
+            for r in self.requests.values()
+            if r.kind == "explore"
+        }
+        scores = {i: (r.scores if r else None) for i, r in explored.items()}
+        state.groups = self.plan.select_groups(state.iteration, state.exploring, scores)
+        state.exploring = []
+        state.phase = "rollout"
+        requests = self.plan.rollouts(state.groups, state.iteration)
+        self._expect(requests)
+        selected = sum(1 for g in state.groups for m in g.members if m.role in ("low", "high"))
+        reason = f"{selected} of {len(requests)} seeds chosen by exploration"
+        return [
+            PhaseBegins("rollout", state.iteration, reason),
+            AddRequests(requests, f"roll out version {state.iteration}: {reason}"),
+        ]
+
+    def _begin_training(self) -> list[Decision]:
+        state = self.state
+        state.phase = "train"
+        decisions: list[Decision] = [
+            PhaseBegins("train", state.iteration, "every rollout of the iteration is committed"),
+            self._record_rollouts(),
+            self._start_training("every rollout of the iteration is committed"),
+        ]
+        if state.iteration + 1 < self.plan.iterations:
+            state.exploring = self.plan.exploration_groups(state.iteration + 1)
+            requests = self.plan.explorations(state.exploring, state.iteration + 1)
+            self.requests.update({r.request_id: r for r in requests})
+            if requests:
+                reason = f"explore seeds of iteration {state.iteration + 1} with stale weights"
+                decisions.append(AddRequests(requests, reason))
+        return decisions
+
+    def _finish_evaluation(self) -> list[Decision]:
+        state = self.state
+        record = Record(state.iteration, self._evaluation_metrics())
+        if state.iteration >= self.plan.iterations:
+            state.phase = "finished"
+            return [record, PhaseBegins("finished", state.iteration, "evaluated after the last")]
+        return [record, *self._begin_rollout()]
+
+    def _advance_if_complete(self) -> list[Decision]:
+        kind = self.state.phase
+        if kind not in ("evaluate", "rollout"):
+            return []
+        waiting = [
+            r.request_id
+            for r in self.requests.values()
+            if r.kind == kind
+            and r.request_id not in self.results
+            and r.request_id not in self.failed
+        ]
+        if waiting:
+            return []
+        return self._finish_evaluation() if kind == "evaluate" else self._begin_training()
+
+    def _expect(self, requests: Iterable[Request], keep_kind: str = "") -> None:
+        """Replace the requests of the phase before; exploration may outlive an evaluation."""
+        kept = {i: r for i, r in self.requests.items() if r.kind == keep_kind}
+        self.requests = kept | {r.request_id: r for r in requests}
+        self.results = {i: r for i, r in self.results.items() if i in self.requests}
+        self.failed = {i for i in self.failed if i in self.requests}
+
+    # --- what is measured ---------------------------------------------------------------------
+
+    def _start_training(self, reason: str) -> StartTraining:
+        groups = []
+        for group in self.state.groups:
+            samples = [
+                self._train_sample(request, result)
+                for request, result in self._group_results(group)
+                if result.trajectory is not None
+            ]
+            if samples:
+                request = self.requests[samples[0].request_id]
+                groups.append(TrainGroup(group.prompt_id, request, tuple(samples)))
+        message = Train(self.state.iteration, self.state.iteration, tuple(groups))
+        return StartTraining(message, reason)
+
+    def _train_sample(self, request: Request, result: CommittedResult) -> TrainSample:
+        return TrainSample(
+            request_id=request.request_id,
+            seed=request.seed,
+            reward=result.scores[self.plan.train_reward],
+            trajectory=result.trajectory or "",
+            producer=result.producer,
+            control=self.plan.role_of(self.state.groups, request) == "control",
+        )
+
+    def _group_results(self, group: GroupPlan) -> list[tuple[Request, CommittedResult]]:
+        return [
+            (request, self.results[request.request_id])
+            for request in self.requests.values()
+            if request.kind == "rollout"
+            and request.prompt_id == group.prompt_id
+            and request.request_id in self.results
+        ]
+
+    def _record_rollouts(self) -> Record:
+        metrics: dict[str, float] = {}
+        pairs: list[StalenessPair] = []
+        all_scores: list[Mapping[str, float]] = []
+        control_scores: list[Mapping[str, float]] = []
+        for group in self.state.groups:
+            stale = {m.seed: m for m in group.members}
+            for request, result in self._group_results(group):
+                all_scores.append(result.scores)
+                member = stale.get(request.seed)
+                if member is None or member.role not in ("control", "random"):
+                    continue
+                control_scores.append(result.scores)
+                if member.stale_scores and member.role == "control":
+                    pairs.append(StalenessPair(group.prompt_id, member.stale_scores, result.scores))
+        metrics |= _means("rollout", all_scores)
+        metrics |= _means("control", control_scores)
+        metrics |= summarise_staleness(pairs)
+        metrics["explored"] = float(
+            sum(1 for g in self.state.groups for m in g.members if m.stale_scores is not None)
+        )
+        metrics["informative_groups"] = float(sum(g.informative for g in self.state.groups))
+        return Record(self.state.iteration, metrics)
+
+    def _training_record(self, message: Trained) -> Record:
+        metrics = {f"train.{name}": value for name, value in message.metrics.items()}
+        metrics["train.seconds"] = message.seconds
+        metrics["train.clip_range"] = message.clip_range
+        for difference in message.differences:
+            name = f"log_prob_difference.{difference.producer}"
+            metrics[name] = difference.mean_abs_difference
+        explored = sum(
+            1
+            for r in self.requests.values()
+            if r.kind == "explore" and r.request_id in self.results
+        )
+        metrics["explored_in_training"] = float(explored)
+        return Record(self.state.iteration, metrics)
+
+    def _evaluation_metrics(self) -> dict[str, float]:
+        scores = [
+            self.results[r.request_id].scores
+            for r in self.requests.values()
+            if r.kind == "evaluate" and r.request_id in self.results
+        ]
+        return _means("held_out", scores) | {"held_out.failed": float(len(self.failed))}
+
+
+def _means(prefix: str, scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = sorted({name for row in scores for name in row})
+    return {
+        f"{prefix}.{name}": sum(row[name] for row in scores) / len(scores)
+        for name in names
+        if all(name in row for row in scores)
+    }
+
+
+__all__ = [
+    "AddRequests", "CommittedResult", "Cycle", "CycleState", "Decision", "PhaseBegins",
+    "PromptSpec", "Record", "Role", "StartTraining", "StopRequests",
+]  # fmt: skip
