@@ -1,0 +1,97 @@
+"""A trajectory on its way from noise to image, and its form on the wire.
+
+The wire form is safetensors: tensors without code, sizes checked before anything is built.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from spotlightd.errors import InputError
+from spotlightd.wire.codec import Buffer
+from spotlightd.wire.sampling import Request
+
+
+@dataclass
+class Trajectory:
+    """State at a step boundary, with all that the trainer needs of the steps before.
+
+    Invariant: `window_*` have one entry for each stochastic step below `step_index`, in order.
+    """
+
+    request: Request
+    latents_LD: Tensor
+    """fp32."""
+    step_index: int = 0
+    """Denoising steps done."""
+    window_latents: list[Tensor] = field(default_factory=list)
+    """[L, D] fp32 before each stochastic step."""
+    window_next_latents: list[Tensor] = field(default_factory=list)
+    """[L, D] fp32 after it."""
+    window_log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return self.step_index == self.request.sampler.num_steps
+
+
+def encode_trajectory(trajectory: Trajectory) -> bytes:
+    """Return safetensors with `latents`, `step_index`, and the window's three arrays [W, ...]."""
+    shape = trajectory.latents_LD.shape
+    stack = [
+        torch.stack(tensors) if tensors else torch.zeros((0, *shape))
+        for tensors in (trajectory.window_latents, trajectory.window_next_latents)
+    ]
+    return save(
+        {
+            "latents": trajectory.latents_LD.cpu().contiguous(),
+            "step_index": torch.tensor(trajectory.step_index),
+            "window_latents": stack[0].cpu(),
+            "window_next_latents": stack[1].cpu(),
+            "window_log_probs": torch.tensor(trajectory.window_log_probs, dtype=torch.float64),
+        }
+    )
+
+
+def decode_trajectory(data: Buffer, request: Request, shape: tuple[int, int]) -> Trajectory:
+    """Read what `encode_trajectory` wrote.
+
+    Args:
+        data: wire form.
+        request: the request that it belongs to; its window says how much must be there.
+        shape: (L, D) of the model's latents.
+
+    Raises:
+        InputError: malformed, of another shape or step, or with a value that is not finite.
+    """
+    try:
+        tensors = load(bytes(data))
+        step_index = int(tensors["step_index"].item())
+        latents = tensors["latents"]
+        before, after = tensors["window_latents"], tensors["window_next_latents"]
+        log_probs = tensors["window_log_probs"]
+    except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
+        raise InputError(f"trajectory of {request.request_id} is malformed: {error!r}") from None
+    sampler = request.sampler
+    done = sum(1 for step in sampler.sde_window if step < step_index)
+    expected = {"latents": shape, "window_latents": (done, *shape), "window_log_probs": (done,)}
+    found = {
+        "latents": tuple(latents.shape),
+        "window_latents": tuple(before.shape),
+        "window_log_probs": tuple(log_probs.shape),
+    }
+    if found != expected or after.shape != before.shape or step_index > sampler.num_steps:
+        raise InputError(
+            f"trajectory of {request.request_id} at step {step_index} has shapes {found}, "
+            f"expected {expected}"
+        )
+    if any(t.dtype != torch.float32 for t in (latents, before, after)):
+        raise InputError(f"trajectory of {request.request_id} is not in float32")
+    if not all(bool(t.isfinite().all()) for t in (latents, before, after, log_probs)):
+        raise InputError(f"trajectory of {request.request_id} holds values that are not finite")
+    return Trajectory(
+        request, latents, step_index, list(before), list(after), [float(p) for p in log_probs]
+    )

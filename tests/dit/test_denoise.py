@@ -1,0 +1,95 @@
+"""The four forms of a denoising step against golden values of two public implementations."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from spotlightd.dit.denoise import denoise_step
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = json.loads((GOLDEN / "flow_grpo_numerics.json").read_text())["sde_steps"]
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    return load_file(GOLDEN / "flow_grpo_numerics.safetensors")
+
+
+def arguments(case, tensors):
+    batch = tensors[f"{case['case']}.sample"].shape[0]
+    flat = {
+        name: tensors[f"{case['case']}.{name}"].reshape(batch, 4, -1)
+        for name in ("sample", "velocity", "noise", "next_sample", "mean")
+    }
+    return flat, dict(
+        form=case["form"],
+        latents_BLD=flat["sample"],
+        velocity_BLD=flat["velocity"],
+        sigma_B=torch.full((batch,), case["sigma"]),
+        sigma_next_B=torch.full((batch,), case["sigma_next"]),
+        noise_level=case["noise_level"],
+        second_sigma=case["sigma_max_substitute"],
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c["case"])
+def test_sampling_meets_the_golden_values(case, tensors):
+    flat, given = arguments(case, tensors)
+    out = denoise_step(**given, noise_BLD=flat["noise"])
+    torch.testing.assert_close(out.next_latents, flat["next_sample"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.mean, flat["mean"], atol=1e-5, rtol=0)
+    golden = tensors[f"{case['case']}.log_prob"]
+    torch.testing.assert_close(out.log_prob, golden, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("case", CASES[::7], ids=lambda c: c["case"])
+def test_judging_a_taken_step_gives_the_same_log_prob(case, tensors):
+    flat, given = arguments(case, tensors)
+    sampled = denoise_step(**given, noise_BLD=flat["noise"])
+    judged = denoise_step(**given, next_latents_BLD=sampled.next_latents)
+    assert torch.equal(judged.log_prob, sampled.log_prob)
+    assert torch.equal(judged.mean, sampled.mean)
+
+
+def step(form, sigma, sigma_next, **extra):
+    x = torch.ones(2, 3, 4)
+    sigmas = torch.full((2,), sigma), torch.full((2,), sigma_next)
+    return denoise_step(form, x, 0.5 * x, *sigmas, 0.7, 0.9, **extra)
+
+
+def test_an_ode_step_has_no_log_prob_and_goes_along_the_velocity():
+    out = step("ode", 0.25, 0.0)
+    assert out.log_prob is None
+    torch.testing.assert_close(out.next_latents, torch.full((2, 3, 4), 1 - 0.5 * 0.25))
+
+
+def test_a_step_without_noise_is_refused_not_nan():
+    with pytest.raises(ValueError, match="make that an ODE step"):
+        step("flow_cps", 0.25, 0.0, noise_BLD=torch.zeros(2, 3, 4))
+
+
+def test_the_last_step_of_flow_sde_is_finite():
+    out = step("flow_sde", 0.25, 0.0, noise_BLD=torch.zeros(2, 3, 4))
+    assert torch.isfinite(out.log_prob).all()
+
+
+@pytest.mark.parametrize("extra", [{}, {"noise_BLD": 0, "next_latents_BLD": 0}])
+def test_noise_or_next_latents_is_asked_for(extra):
+    with pytest.raises(ValueError, match="either noise or next latents"):
+        step("flow_sde", 0.5, 0.4, **{k: torch.zeros(2, 3, 4) for k in extra})
+
+
+def test_cps_leaves_exactly_the_noise_of_the_next_sigma():
+    generator = torch.Generator().manual_seed(0)
+    data, noise, z = (torch.randn(1, 400, 400, generator=generator) for _ in range(3))
+    s, s_next = 0.6, 0.4
+    x = (1 - s) * data + s * noise
+    sigmas = torch.tensor([s]), torch.tensor([s_next])
+    out = denoise_step("flow_cps", x, noise - data, *sigmas, 0.7, 0.9, noise_BLD=z)
+    left = out.next_latents - (1 - s_next) * data
+    assert left.std().item() == pytest.approx(s_next, rel=0.01)
+    assert math.isfinite(out.log_prob.item())
