@@ -1,6 +1,6 @@
 """Pretrains the embedded model from text that it renders itself (`make pretrain`).
 
-Captions are noisy on purpose: each quoted character is replaced with probability 0.35, as web
+Captions are noisy on purpose: each quoted character is replaced with probability 0.5, as web
 captions are wrong part of the time. The model then draws the right character only part of the
 time, and reinforcement learning has something to sharpen.
 
@@ -37,7 +37,7 @@ from spotlightd.wire.sampling import SamplerSettings
 CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 WORDS = Path(__file__).parents[1] / "spotlightd/dit/models/glyph_words.txt"
 HELD_OUT = Path(__file__).parents[1] / "spotlightd/prompts_data/held_out.txt"
-CAPTION_NOISE = 0.35
+CAPTION_NOISE = 0.5
 SHIFT = 3.0
 PAPER_GRAIN = 0.02
 """Standard deviation of noise on training pixels, in [-1, 1] units."""
@@ -71,22 +71,16 @@ class Captions:
         return word, rng.choice(TEMPLATES).format("".join(noisy))
 
 
-def fit_codec(sheet: GlyphSheet, captions: Captions, rng: random.Random, power: float) -> PatchCodec:
-    """Principal components of rendered patches; channel k is divided by its std ** `power`.
-
-    Between no whitening (0: small components drown in the noise) and full whitening (1: they
-    weigh as much as the strokes).
-    """
+def fit_codec(sheet: GlyphSheet, captions: Captions, rng: random.Random) -> PatchCodec:
+    """Principal components of rendered patches, scaled as a whole to unit mean variance."""
     images = np.stack([sheet.render(captions.draw()[0], rng) for _ in range(4000)])
     grid = images.reshape(-1, 2, PATCH, CELLS, PATCH).transpose(0, 1, 3, 2, 4)
     patches = torch.from_numpy(grid.reshape(-1, PATCH * PATCH).copy())
     mean = patches.mean(0)
     _, singular, right = torch.linalg.svd(patches - mean, full_matrices=False)
-    std = singular[:CHANNELS] / math.sqrt(len(patches))
-    scale = std**power
-    scale = scale * ((std / scale) ** 2).mean().sqrt()
     basis = right[:CHANNELS]
-    return PatchCodec(mean, basis.T / scale, scale[:, None] * basis)
+    scale = singular[:CHANNELS].square().mean().sqrt() / math.sqrt(len(patches))
+    return PatchCodec(mean, basis.T / scale, scale * basis)
 
 
 def make_batch(
@@ -100,12 +94,12 @@ def make_batch(
 
 def new_model(codec: PatchCodec) -> GlyphOcr:
     transformer = QwenImageTransformer2DModel(**TRANSFORMER_CONFIG)
-    return GlyphOcr(
-        transformer, GlyphTextEncoder(TEXT_WIDTH), codec, SHIFT, torch.device("cpu")
-    )
+    return GlyphOcr(transformer, GlyphTextEncoder(TEXT_WIDTH), codec, SHIFT, torch.device("cpu"))
 
 
-def train(model: GlyphOcr, sheet: GlyphSheet, captions: Captions, args: argparse.Namespace) -> float:
+def train(
+    model: GlyphOcr, sheet: GlyphSheet, captions: Captions, args: argparse.Namespace
+) -> float:
     """Flow matching: predict noise minus data at a shifted uniform sigma. Returns the last loss."""
     rng = random.Random(args.seed + 1)
     generator = torch.Generator().manual_seed(args.seed + 2)
@@ -141,10 +135,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--whitening", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -152,7 +145,7 @@ def main() -> None:
     rng = random.Random(args.seed)
     sheet, captions = GlyphSheet(load_fonts(), CHARACTERS), Captions(rng)
     began = time.monotonic()
-    model = new_model(fit_codec(sheet, captions, rng, args.whitening))
+    model = new_model(fit_codec(sheet, captions, rng))
     loss = train(model, sheet, captions, args)
     args.out.mkdir(parents=True, exist_ok=True)
     model.save(args.out)

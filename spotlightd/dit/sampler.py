@@ -40,9 +40,7 @@ class Sampler:
             trajectory = decode_trajectory(state, request, shape)
             trajectory.latents_LD = trajectory.latents_LD.to(self.model.device)
             return trajectory
-        latents = standard_normal(
-            request.seed, 0, Stream.INITIAL, shape, device=self.model.device
-        )
+        latents = standard_normal(request.seed, 0, Stream.INITIAL, shape, device=self.model.device)
         return Trajectory(request, latents)
 
     @torch.no_grad()
@@ -124,9 +122,7 @@ class Sampler:
         return self._prompts[prompt]
 
 
-def sigmas_at(
-    trajectories: Sequence[Trajectory], device: torch.device
-) -> tuple[Tensor, Tensor]:
+def sigmas_at(trajectories: Sequence[Trajectory], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return sigma now and after the next step of each trajectory, fp32 [B]."""
     pairs = [t.request.sampler.sigmas[t.step_index : t.step_index + 2] for t in trajectories]
     table = torch.tensor(pairs, dtype=torch.float32, device=device)
