@@ -5,6 +5,7 @@ bounds. `load` remembers where each value came from (`spotlightd config --origin
 """
 
 import difflib
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -199,6 +200,7 @@ def load(
         _put(raw, origins, key, text, "command line")
     _refuse_unknown(raw, origins)
     config = _convert(raw, origins)
+    _check_finite(config, origins)
     _check_together(config)
     return config, {key: origins.get(key, "default") for key in all_keys()}
 
@@ -296,6 +298,15 @@ def _convert(raw: dict[str, Any], origins: Origins) -> Config:
         what = message.split(" - at")[0]
         where = origins.get(key, "configuration")
         raise ConfigError(f"{where}: bad value for '{path or '?'}': {what}") from None
+
+
+def _check_finite(config: Config, origins: Origins) -> None:
+    # TOML has inf and nan, and bounds such as "at least 0" let infinity pass.
+    for key in all_keys():
+        value = value_of(config, key)
+        if isinstance(value, float) and not math.isfinite(value):
+            where = origins.get(key, "configuration")
+            raise ConfigError(f"{where}: bad value for '{key}': {value} is not a finite number")
 
 
 def _check_together(config: Config) -> None:

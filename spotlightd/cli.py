@@ -1,0 +1,135 @@
+"""`spotlightd`: the daemon's command line. Reads the configuration, sets up logs, runs."""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from spotlightd import __version__, logs
+from spotlightd.commands import run_app
+from spotlightd.config import Config, Origins, load, value_of
+from spotlightd.control.places import user_folder, user_socket
+from spotlightd.errors import UsageError
+
+app = typer.Typer(
+    help="The daemon on the reserved node: plans the run, leases work, trains.",
+    epilog="Example: spotlightd run --set run.iterations=10",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(
+    help="Check the configuration, or show it with the origin of each value.",
+    epilog="Example: spotlightd config show --origin",
+    rich_markup_mode=None,
+)
+app.add_typer(config_app, name="config")
+
+File = Annotated[Path | None, typer.Option("--config", help="TOML file.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one key; may be repeated."),
+]
+StateDir = Annotated[
+    Path | None, typer.Option("--state-dir", help="Short for --set store.state_dir=DIR.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"spotlightd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: spotlightd run --state-dir ./state --set run.iterations=10")
+def run(
+    config: File = None,
+    set_: Sets = None,
+    state_dir: StateDir = None,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Run the daemon in the foreground until the run is done or it is told to stop."""
+    settings, origins = _load(config, set_, state_dir)
+    logs.configure(logging.DEBUG if verbose else logging.INFO, as_json=json_logs)
+    from spotlightd import main as daemon
+
+    raise typer.Exit(daemon.run(settings, origins))
+
+
+@config_app.command("check", epilog="Example: spotlightd config check --config spotlight.toml")
+def check(config: File = None, set_: Sets = None, state_dir: StateDir = None) -> None:
+    """Say whether `run` would accept this configuration (exit code 78 if not)."""
+    _load(config, set_, state_dir)
+    print("the configuration is valid")
+
+
+@config_app.command("show", epilog="Example: spotlightd config show --origin")
+def show(
+    config: File = None,
+    set_: Sets = None,
+    state_dir: StateDir = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value is from.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print every key with the value that `run` would use."""
+    settings, origins = _load(config, set_, state_dir)
+    values = {key: msgspec.to_builtins(value_of(settings, key)) for key in origins}
+    if as_json:
+        rows = {key: {"value": value, "origin": origins[key]} for key, value in values.items()}
+        print(json.dumps(rows if origin else values))
+        return
+    for key, value in values.items():
+        # Valid TOML, so that it can be kept as a file; TOML has no null.
+        line = f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+        print(f"{line:<52} # {origins[key]}" if origin else line)
+
+
+def _load(
+    path: Path | None, sets: list[str] | None, state_dir: Path | None
+) -> tuple[Config, Origins]:
+    flags = dict(map(_assignment, sets or []))
+    if state_dir is not None:
+        flags["store.state_dir"] = json.dumps(str(state_dir))
+    return user_defaults(*load(path, flags), is_root=os.geteuid() == 0)
+
+
+def user_defaults(config: Config, origins: Origins, is_root: bool) -> tuple[Config, Origins]:
+    """Move what still has its default out of root's folders when the user is not root."""
+    moved = {
+        "store.state_dir": str(user_folder(os.environ)),
+        "control.socket": str(user_socket(os.environ)),
+    }
+    if is_root:
+        return config, origins
+    for key, value in moved.items():
+        if origins[key] == "default":
+            section, name = key.split(".")
+            changed = msgspec.structs.replace(getattr(config, section), **{name: value})
+            config = msgspec.structs.replace(config, **{section: changed})
+            origins = {**origins, key: "default for a user other than root"}
+    return config, origins
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text}: expected section.key=value, such as run.iterations=10")
+    return key.strip(), value.strip()
+
+
+def main() -> None:
+    sys.exit(run_app(app, "spotlightd"))

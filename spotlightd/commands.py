@@ -1,0 +1,65 @@
+"""What the commands have in common: exit codes, one-line errors, durations.
+
+Typer's own error boxes and exit code 2 are replaced: a usage error is one line and exits 64.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from spotlightd.errors import ExitCode, SpotlightError, UsageError
+
+# Typer has used click and later its own copy of it; either way, BadParameter is public, and its
+# base is the usage error.
+_TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+_INTERRUPTED = 130
+_PIPE_CLOSED = 141
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+
+
+def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; errors become one line on stderr."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(
+            args=None if arguments is None else list(arguments),
+            prog_name=name,
+            standalone_mode=False,
+        )
+    except SpotlightError as error:
+        return _complain(name, str(error), error.exit_code)
+    except _TyperUsageError as error:
+        return _usage(name, error)
+    except (typer.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has left; keep the interpreter from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def seconds(text: str) -> float:
+    """Read a duration such as `90`, `90s`, `15m`, `2h` or `1d`. Raises UsageError."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"'{text}' is not a duration: write a number and s, m, h or d (15m)")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _usage(name: str, error: Exception) -> int:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else name
+    message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+    return _complain(name, f"{message}; see `{where} --help`", ExitCode.USAGE)
+
+
+def _complain(name: str, message: str, code: int) -> int:
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    return int(code)

@@ -1,0 +1,142 @@
+"""The other end of the control socket: one blocking call per request.
+
+Each call connects anew, so a client outlives restarts of the daemon.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from spotlightd import __version__
+from spotlightd.control import api
+from spotlightd.errors import (
+    NotAuthorisedError,
+    SpotlightError,
+    TryAgainError,
+    UnreachableError,
+    UsageError,
+    VersionSkewError,
+)
+
+TIMEOUT_S = 10.0
+
+A = TypeVar("A")
+
+_ERRORS: dict[int, type[SpotlightError]] = {
+    400: UsageError,
+    403: NotAuthorisedError,
+    404: UsageError,
+    409: TryAgainError,
+    413: UsageError,
+    503: TryAgainError,
+}
+
+
+class ControlClient:
+    """A daemon, seen from its control socket.
+
+    Every method may raise:
+        UnreachableError: nobody answers on the socket.
+        NotAuthorisedError: this user may not open the socket, or may only read.
+        UsageError: the daemon refuses the request as wrong.
+        TryAgainError: a passing condition.
+        VersionSkewError: what came back is no answer that this version knows.
+    """
+
+    def __init__(self, socket: Path, timeout_s: float = TIMEOUT_S) -> None:
+        self.socket = socket
+        self._timeout_s = timeout_s
+
+    def status(self) -> api.Status:
+        return self._get("/v1/status", api.Status)
+
+    def agents(self) -> list[api.AgentRow]:
+        return self._get("/v1/agents", list[api.AgentRow])
+
+    def runs(self) -> list[api.RunRow]:
+        return self._get("/v1/runs", list[api.RunRow])
+
+    def events(self, after: int = 0, wait_s: float = 0, limit: int = 200) -> list[api.EventRow]:
+        """Return events with an id above `after`; wait up to `wait_s` for the first one."""
+        query = urlencode({"after": after, "wait": wait_s, "limit": limit})
+        return self._get(f"/v1/events?{query}", list[api.EventRow], wait_s)
+
+    def create_token(self, ttl_s: float, uses: int, pool: str) -> api.TokenCreated:
+        return self._post(
+            "/v1/tokens", api.TokenRequest(ttl_s=ttl_s, uses=uses, pool=pool), api.TokenCreated
+        )
+
+    def drain(self, agent_id: str, deadline_s: float) -> api.Accepted:
+        path = f"/v1/agents/{quote(agent_id, safe='')}/drain"
+        return self._post(path, api.DrainRequest(deadline_s=deadline_s), api.Accepted)
+
+    def stop(self) -> api.Accepted:
+        return self._post("/v1/stop", api.StopRequest(), api.Accepted)
+
+    def _get(self, path: str, kind: type[A], wait_s: float = 0) -> A:
+        return self._call("GET", path, b"", kind, wait_s)
+
+    def _post(self, path: str, ask: api.Ask, kind: type[A]) -> A:
+        return self._call("POST", path, msgspec.json.encode(ask), kind)
+
+    def _call(self, method: str, path: str, body: bytes, kind: type[A], wait_s: float = 0) -> A:
+        try:
+            status, raw = asyncio.run(self._exchange(method, path, body, wait_s))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from None
+        if status >= 400:
+            raise _failure(status, raw)
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise VersionSkewError(
+                f"the daemon on {self.socket} answered {method} {path} with something that this "
+                f"version ({__version__}) does not know ({error}): install the daemon's version"
+            ) from None
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes, wait_s: float
+    ) -> tuple[int, bytes]:
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s + wait_s)
+        connector = aiohttp.UnixConnector(path=os.fspath(self.socket))
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.request(method, _url(path), data=body or None) as answer,
+        ):
+            return answer.status, await answer.read()
+
+    def _unreachable(self, error: Exception) -> SpotlightError:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        if isinstance(cause, PermissionError):
+            return NotAuthorisedError(
+                f"this user may not open {self.socket}: join its group (`ls -l` shows it), or "
+                f"use sudo"
+            )
+        reason = "no answer in time" if isinstance(error, TimeoutError) else _reason(cause)
+        return UnreachableError(
+            f"no daemon answers on {self.socket} ({reason}): start it with `spotlightd run` or "
+            f"`systemctl start spotlightd`, or name its socket with --socket"
+        )
+
+
+def _url(path: str) -> URL:
+    # Already quoted: an agent id may hold a slash, which must not become part of the path.
+    return URL(f"http://spotlight{path}", encoded=True)
+
+
+def _reason(cause: Exception) -> str:
+    return (getattr(cause, "strerror", None) or str(cause) or type(cause).__name__).lower()
+
+
+def _failure(status: int, raw: bytes) -> SpotlightError:
+    try:
+        sentence = msgspec.json.decode(raw, type=api.Failure).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        sentence = f"the daemon answered with HTTP status {status}"
+    return _ERRORS.get(status, SpotlightError)(sentence)

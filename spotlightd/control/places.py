@@ -1,0 +1,27 @@
+"""Where the control socket and the state are, for root and for an ordinary user."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SYSTEM_SOCKET = Path("/run/spotlight/control.sock")
+
+
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder that holds the state and the socket of an ordinary user's daemon."""
+    base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
+    return Path(base) / "spotlight"
+
+
+def user_socket(environ: Mapping[str, str]) -> Path:
+    return user_folder(environ) / "control.sock"
+
+
+def find_socket(given: Path | None, environ: Mapping[str, str]) -> Path:
+    """Return the socket to talk to: as given, from the environment, the system's, the user's."""
+    if given is not None:
+        return given
+    if environ.get("SPOTLIGHT_CONTROL_SOCKET"):
+        return Path(environ["SPOTLIGHT_CONTROL_SOCKET"])
+    mine = user_socket(environ)
+    return mine if mine.exists() and not SYSTEM_SOCKET.exists() else SYSTEM_SOCKET

@@ -1,0 +1,187 @@
+"""A real control server on a real socket, in front of a daemon that remembers what it is asked."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotlightd.control import api
+from spotlightd.control.client import ControlClient
+from spotlightd.control.server import ControlServer
+from spotlightd.errors import SpotlightError
+
+STATUS = api.Status(
+    name="spotlightd",
+    version="0.1.0",
+    protocol=(1, 0),
+    epoch=3,
+    state_dir="/var/lib/spotlight",
+    pid=4711,
+    uptime_s=3725.0,
+    run="words",
+    phase="train",
+    iteration=4,
+    iterations=30,
+    policy_version=4,
+    reward=api.Reward(
+        control_mean=0.5125,
+        held_out=(api.HeldOutPoint(policy_version=0, scores={"ocr": 0.51}),),
+    ),
+    agents={"live": 2, "draining": 1},
+    requests={"rollout": {"done": 64}, "explore": {"queued": 100, "leased": 12}},
+    lost=0,
+    gpu_seconds={"useful": 120.4, "wasted": 1.0, "loading": 6.0, "idle": 9.5},
+    cost=api.Cost(currency="USD", reserved=1.25, spot=0.5, all_reserved=3.0),
+)
+
+AGENT = api.AgentRow(
+    agent_id="a-1",
+    name="spot-one",
+    role="agent",
+    state="live",
+    workers=1,
+    leases=8,
+    versions=(3, 4),
+    last_seen_s=0.4,
+    gpu_seconds={"useful": 30.0, "idle": 10.0},
+)
+# An id with all that a URL could trip over.
+ODD_AGENT = api.AgentRow(
+    agent_id="a/2 ü%",
+    name="spot-two",
+    role="agent",
+    state="draining",
+    workers=2,
+    leases=0,
+    versions=(),
+    last_seen_s=75.0,
+    gpu_seconds={},
+    notice_s=110.0,
+)
+RUN = api.RunRow(
+    name="words",
+    state="running",
+    iteration=4,
+    iterations=30,
+    policy_version=4,
+    started_at=1.8e9,
+    updated_at=1.8e9 + 60,
+    reward_first=0.51,
+)
+
+
+def event(event_id: int) -> api.EventRow:
+    return api.EventRow(
+        event_id=event_id, time=1.8e9, level="info", component="fleet", text=f"event {event_id}"
+    )
+
+
+class RecordingDaemon:
+    """Implements control.api.Daemon."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.rows = [event(1), event(2)]
+        self.arrived = asyncio.Event()
+        self.waiting = threading.Event()
+        self.failure: Exception | None = None
+
+    def status(self) -> api.Status:
+        if self.failure:
+            raise self.failure
+        return STATUS
+
+    def agents(self) -> list[api.AgentRow]:
+        return [AGENT, ODD_AGENT]
+
+    def runs(self) -> list[api.RunRow]:
+        return [RUN]
+
+    def create_token(self, ttl_s: float, uses: int, pool: str) -> api.TokenCreated:
+        self.calls.append(("token", ttl_s, uses, pool))
+        return api.TokenCreated(
+            token="spl1.127.0.0.1:9.key.id.secret",
+            token_id="id",
+            expires_at=1.8e9,
+            uses=uses,
+            pool=pool,
+        )
+
+    def events(self, after_id: int, limit: int) -> list[api.EventRow]:
+        return [row for row in self.rows if row.event_id > after_id][:limit]
+
+    async def wait_events(self, after_id: int, timeout: float) -> list[api.EventRow]:
+        self.waiting.set()
+        try:
+            async with asyncio.timeout(timeout):
+                await self.arrived.wait()
+        except TimeoutError:
+            return []
+        return self.events(after_id, api.MAX_EVENTS)
+
+    def drain(self, agent_id: str, deadline_s: float) -> None:
+        self.calls.append(("drain", agent_id, deadline_s))
+
+    def stop(self) -> None:
+        self.calls.append(("stop",))
+
+
+class Served:
+    """The server's own thread and loop, so that blocking clients can be tested against it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.daemon = RecordingDaemon()
+        self.client = ControlClient(path)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._server: ControlServer | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+        self._server = self.on_loop(self._build())
+        self.on_loop(self._server.start())
+
+    def on_loop(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=20)
+
+    def add_event(self, row: api.EventRow) -> None:
+        async def add() -> None:
+            self.daemon.rows.append(row)
+            self.daemon.arrived.set()
+
+        self.on_loop(add())
+
+    def close_server(self) -> None:
+        if self._server:
+            self.on_loop(self._server.close())
+            self._server = None
+
+    def close(self) -> None:
+        self.close_server()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=20)
+        self._loop.close()
+
+    async def _build(self) -> ControlServer:
+        return ControlServer(self.daemon, self.path, group="no-such-group")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    one = Served(tmp_path / "control.sock")
+    one.start()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def failing(served: Served):
+    """Make the daemon's status() raise."""
+
+    def fail(error: SpotlightError | Exception) -> None:
+        served.daemon.failure = error
+
+    return fail
