@@ -69,14 +69,15 @@ def standard_normal(
 ) -> np.ndarray:
     """Return float32 [count] standard normals by Box-Muller; arguments as `random_bits`.
 
-    Uniforms are `(bits >> 8 + 0.5) / 2**24`: never 0, so that the logarithm is finite. The
+    Uniforms are `(bits >> 9 + 0.5) / 2**23`: exact in float32 and never 0 or 1, so that the
+    logarithm is finite and the float32 versions start from the very same numbers. The
     transcendental functions are taken in float64 and rounded once, which makes the result the
     same on every machine with a correctly rounded library.
     """
     first = start - start % 2
     stop = start + count + (start + count) % 2
     bits = random_bits(seed, step_index, stream, first, stop - first)
-    uniform = ((bits >> np.uint32(8)).astype(np.float64) + 0.5) * 2.0**-24
+    uniform = ((bits >> np.uint32(9)).astype(np.float64) + 0.5) * 2.0**-23
     radius = np.sqrt(-2.0 * np.log(uniform[0::2]))
     angle = 2.0 * np.pi * uniform[1::2]
     normals = np.empty(stop - first, dtype=np.float32)
