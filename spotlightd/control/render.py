@@ -25,7 +25,7 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     out = Table(box=box.SIMPLE_HEAD)
     for column in columns:
-        out.add_column(column)
+        out.add_column(column, overflow="fold")
     for row in rows:
         out.add_row(*map(Text, row))
     Console().print(out)

@@ -1,4 +1,4 @@
-"""The scorer process: `python -m spotlightd.rewards.scorer FD`. Images in, rewards out, no torch."""
+"""The scorer process (`python -m spotlightd.rewards.scorer FD`): images in, rewards out."""
 
 import io
 import sys

@@ -1,0 +1,425 @@
+"""The run's state on disk: one SQLite file, blobs beside it, and the only code that writes them.
+
+Every change goes through the writer thread and returns a future that resolves when it is
+durable; reads go through a second connection. Fences are checked here, in the transaction that
+commits, and nowhere else for good (DESIGN: what always holds, lines 2 and 3).
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from spotlightd.errors import InputError, TryAgainError
+from spotlightd.store.atomic import Buffer
+from spotlightd.store.blobs import Blobs
+from spotlightd.store.schema import migrate
+from spotlightd.store.writer import Writer
+from spotlightd.wire.messages import Result
+from spotlightd.wire.sampling import Request
+
+Outcome = Literal["committed", "stale"]
+
+
+class StoredRequest(msgspec.Struct, frozen=True):
+    """A request with its state, as found after a restart."""
+
+    request: Request
+    state: str
+    fence: int
+    progress_step: int
+    progress_blob: str | None
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    request_id: str
+    scores: dict[str, float]
+    text: str
+    trajectory: str | None
+    image: str | None
+    agent_id: str
+    resumed_from: int
+
+
+class RunState(msgspec.Struct, frozen=True):
+    name: str
+    config: str
+    sigmas: tuple[float, ...]
+    cycle: str
+    """CycleState as JSON; empty before the first phase."""
+    policy_version: int
+    epoch: int
+    started_at: float
+    updated_at: float
+
+
+class TokenRow(msgspec.Struct, frozen=True):
+    key: bytes
+    """SHA-256 of the token's secret: proofs are HMACs under it."""
+    uses_left: int
+    expires_at: float
+    pool: str
+
+
+class PeerRow(msgspec.Struct, frozen=True):
+    public_key: str
+    agent_id: str
+    name: str
+    revoked: bool
+
+
+class Store:
+    """Opened by one daemon at a time.
+
+    Raises:
+        TryAgainError: another daemon holds the state directory.
+        VersionSkewError: a newer release wrote it.
+        InputError: the database is damaged.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise InputError(f"cannot make the state directory {state_dir}: {error}") from None
+        self._lock = _take_lock(state_dir)
+        self.blobs = Blobs(state_dir / "blobs")
+        path = state_dir / "spotlight.db"
+        try:
+            setup = _connect(path)
+            migrate(setup, str(path))
+            setup.close()
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{path} is damaged ({error}): restore it from a backup") from None
+        self._reader = _connect(path)
+        self._writer = Writer(lambda: _connect(path), self.blobs, path)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+        self._lock.close()
+
+    # --- the run ------------------------------------------------------------------------------
+
+    def begin_run(self, name: str, config: str) -> "Future[None]":
+        """Create the run where there is none, and raise the epoch by one."""
+
+        def statement(connection: sqlite3.Connection, _: list[str]) -> None:
+            now = time.time()
+            connection.execute(
+                "INSERT INTO run (id, name, config, started_at, updated_at) VALUES (1,?,?,?,?) "
+                "ON CONFLICT (id) DO NOTHING",
+                (name, config, now, now),
+            )
+            connection.execute("UPDATE run SET epoch = epoch + 1, config = ?", (config,))
+
+        return self._writer.submit(statement)
+
+    def save_sigmas(self, sigmas: tuple[float, ...]) -> "Future[None]":
+        return self._execute("UPDATE run SET sigmas = ?", (json.dumps(sigmas),))
+
+    def save_cycle(
+        self, cycle: str, policy_version: int, requests: Iterable[Request]
+    ) -> "Future[None]":
+        """Store a phase with the requests that it adds, in one transaction, before dispatch."""
+        rows = [(r.request_id, r.iteration, r.kind, msgspec.msgpack.encode(r)) for r in requests]
+
+        def statement(connection: sqlite3.Connection, _: list[str]) -> None:
+            connection.executemany(
+                "INSERT INTO request (request_id, iteration, kind, body, state) "
+                "VALUES (?,?,?,?,'queued') ON CONFLICT (request_id) DO NOTHING",
+                rows,
+            )
+            connection.execute(
+                "UPDATE run SET cycle = ?, policy_version = ?, updated_at = ?",
+                (cycle, policy_version, time.time()),
+            )
+
+        return self._writer.submit(statement)
+
+    def run(self) -> RunState | None:
+        row = self._reader.execute(
+            "SELECT name, config, sigmas, cycle, policy_version, epoch, started_at, updated_at "
+            "FROM run"
+        ).fetchone()
+        return RunState(row[0], row[1], tuple(json.loads(row[2])), *row[3:]) if row else None
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def set_leases(self, leases: Iterable[tuple[str, int, str]]) -> "Future[None]":
+        """Record grants (request id, fence, agent id). Fences only rise."""
+        rows = [(fence, agent_id, request_id, fence) for request_id, fence, agent_id in leases]
+        return self._many(
+            "UPDATE request SET state = 'leased', fence = ?, agent_id = ? "
+            "WHERE request_id = ? AND fence < ? AND state IN ('queued', 'leased')",
+            rows,
+        )
+
+    def requeue(self, request_ids: Iterable[str], drop_progress: bool = False) -> "Future[None]":
+        extra = ", progress_step = 0, progress_blob = ''" if drop_progress else ""
+        return self._many(
+            f"UPDATE request SET state = 'queued'{extra} WHERE request_id = ? AND state = 'leased'",
+            [(request_id,) for request_id in request_ids],
+        )
+
+    def settle(
+        self, request_ids: Iterable[str], state: Literal["failed", "cancelled"]
+    ) -> "Future[None]":
+        """Mark requests that end without a result."""
+        return self._many(
+            "UPDATE request SET state = ? WHERE request_id = ? AND state IN ('queued', 'leased')",
+            [(state, request_id) for request_id in request_ids],
+        )
+
+    def commit_progress(
+        self, request_id: str, fence: int, step_index: int, state: Buffer, gpu_s: float
+    ) -> "Future[tuple[Outcome, str]]":
+        """Write a step commit; the future gives the outcome and the blob's digest."""
+
+        def statement(connection: sqlite3.Connection, digests: list[str]) -> tuple[Outcome, str]:
+            done = connection.execute(
+                "UPDATE request SET progress_step = ?, progress_blob = ?, gpu_s = gpu_s + ? "
+                "WHERE request_id = ? AND fence = ? AND state IN ('queued', 'leased') "
+                "AND progress_step <= ?",
+                (step_index, digests[0], gpu_s, request_id, fence, step_index),
+            )
+            return ("committed" if done.rowcount else "stale"), digests[0]
+
+        return self._writer.submit(statement, [state])
+
+    def commit_result(
+        self, result: Result, trajectory: Buffer | None, image: Buffer | None, agent_id: str
+    ) -> "Future[tuple[Outcome, StoredResult]]":
+        """Write a result under its fence: the first commits, a repetition is told the same."""
+        present = [blob for blob in (trajectory, image) if blob is not None]
+
+        def statement(
+            connection: sqlite3.Connection, digests: list[str]
+        ) -> tuple[Outcome, StoredResult]:
+            names = iter(digests)
+            stored = StoredResult(
+                result.request_id,
+                result.scores,
+                result.text,
+                next(names) if trajectory is not None else None,
+                next(names) if image is not None else None,
+                agent_id,
+                result.resumed_from,
+            )
+            return _insert_result(connection, result, stored), stored
+
+        return self._writer.submit(statement, present)
+
+    def requests(self, iterations: Iterable[int]) -> list[StoredRequest]:
+        """Return all requests of these iterations, in the order in which they were added."""
+        marks = list(iterations)
+        rows = self._reader.execute(
+            "SELECT body, state, fence, progress_step, progress_blob FROM request "
+            f"WHERE iteration IN ({','.join('?' * len(marks))}) ORDER BY rowid",
+            marks,
+        )
+        return [
+            StoredRequest(
+                msgspec.msgpack.decode(body, type=Request), state, fence, step, blob or None
+            )
+            for body, state, fence, step, blob in rows
+        ]
+
+    def results(self, request_ids: Iterable[str] | None = None) -> list[StoredResult]:
+        """Return results by request id, or all of the run."""
+        rows = self._reader.execute(
+            "SELECT request_id, scores, text, trajectory, image, agent_id, resumed_from "
+            "FROM result ORDER BY rowid"
+        )
+        wanted = None if request_ids is None else set(request_ids)
+        return [
+            StoredResult(r[0], json.loads(r[1]), r[2], r[3] or None, r[4] or None, r[5], r[6])
+            for r in rows
+            if wanted is None or r[0] in wanted
+        ]
+
+    def request_counts(self) -> dict[str, dict[str, int]]:
+        """Return how many requests there are, by kind and state."""
+        table: dict[str, dict[str, int]] = {}
+        for kind, state, count in self._reader.execute(
+            "SELECT kind, state, COUNT(*) FROM request GROUP BY kind, state"
+        ):
+            table.setdefault(kind, {})[state] = count
+        return table
+
+    def drop_trajectories(self, before_iteration: int) -> "Future[None]":
+        """Forget trajectories that have trained and states that are no longer resumed from."""
+
+        def statement(connection: sqlite3.Connection, _: list[str]) -> None:
+            connection.execute(
+                "UPDATE result SET trajectory = '' WHERE trajectory != '' AND request_id IN "
+                "(SELECT request_id FROM request WHERE iteration < ?)",
+                (before_iteration,),
+            )
+            connection.execute(
+                "UPDATE request SET progress_blob = '', progress_step = 0 WHERE "
+                "progress_blob != '' AND state NOT IN ('queued', 'leased')"
+            )
+            rows = connection.execute(
+                "SELECT trajectory FROM result UNION SELECT image FROM result "
+                "UNION SELECT progress_blob FROM request"
+            )
+            # In the writer thread, so that no blob of a later write can be swept.
+            self.blobs.sweep({digest for (digest,) in rows if digest})
+
+        return self._writer.submit(statement)
+
+    # --- metrics, events, accounts ------------------------------------------------------------
+
+    def add_metrics(self, iteration: int, metrics: dict[str, float]) -> "Future[None]":
+        return self._many(
+            "INSERT INTO metric VALUES (?,?,?) ON CONFLICT DO UPDATE SET value = excluded.value",
+            [(iteration, name, value) for name, value in metrics.items()],
+        )
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        table: dict[int, dict[str, float]] = {}
+        for iteration, name, value in self._reader.execute(
+            "SELECT iteration, name, value FROM metric ORDER BY iteration"
+        ):
+            table.setdefault(iteration, {})[name] = value
+        return table
+
+    def add_event(self, level: str, component: str, text: str) -> "Future[None]":
+        return self._execute(
+            "INSERT INTO event (time, level, component, text) VALUES (?,?,?,?)",
+            (time.time(), level, component, text),
+        )
+
+    def events(self, after: int, limit: int) -> list[tuple[int, float, str, str, str]]:
+        return self._reader.execute(
+            "SELECT id, time, level, component, text FROM event WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit),
+        ).fetchall()
+
+    def save_accounts(self, accounts: dict[str, str]) -> "Future[None]":
+        """Store each agent's account of GPU time, as JSON by agent id."""
+        return self._many(
+            "INSERT INTO account VALUES (?,?) ON CONFLICT DO UPDATE SET body = excluded.body",
+            list(accounts.items()),
+        )
+
+    def accounts(self) -> dict[str, str]:
+        return dict(self._reader.execute("SELECT agent_id, body FROM account"))
+
+    # --- keys ---------------------------------------------------------------------------------
+
+    def add_token(self, token_id: str, row: TokenRow) -> "Future[None]":
+        return self._execute(
+            "INSERT INTO token VALUES (?,?,?,?,?)",
+            (token_id, row.key, row.uses_left, row.expires_at, row.pool),
+        )
+
+    def token(self, token_id: str) -> TokenRow | None:
+        row = self._reader.execute(
+            "SELECT key, uses_left, expires_at, pool FROM token WHERE id = ?", (token_id,)
+        ).fetchone()
+        return TokenRow(*row) if row else None
+
+    def enrol(self, token_id: str, peer: PeerRow) -> "Future[bool]":
+        """Use a token up by one and allow a key, in one transaction; False: no use was left."""
+
+        def statement(connection: sqlite3.Connection, _: list[str]) -> bool:
+            used = connection.execute(
+                "UPDATE token SET uses_left = uses_left - 1 WHERE id = ? AND uses_left > 0",
+                (token_id,),
+            )
+            if not used.rowcount:
+                return False
+            connection.execute(
+                "INSERT INTO peer VALUES (?,?,?,0) ON CONFLICT (public_key) DO NOTHING",
+                (peer.public_key, peer.agent_id, peer.name),
+            )
+            return True
+
+        return self._writer.submit(statement)
+
+    def peers(self) -> list[PeerRow]:
+        rows = self._reader.execute("SELECT public_key, agent_id, name, revoked FROM peer")
+        return [
+            PeerRow(key, agent_id, name, bool(revoked)) for key, agent_id, name, revoked in rows
+        ]
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _execute(self, sql: str, values: tuple[Any, ...]) -> "Future[None]":
+        def statement(connection: sqlite3.Connection, _: list[str]) -> None:
+            connection.execute(sql, values)
+
+        return self._writer.submit(statement)
+
+    def _many(self, sql: str, rows: list[tuple[Any, ...]]) -> "Future[None]":
+        def statement(connection: sqlite3.Connection, _: list[str]) -> None:
+            connection.executemany(sql, rows)
+
+        return self._writer.submit(statement)
+
+
+def _insert_result(connection: sqlite3.Connection, result: Result, stored: StoredResult) -> Outcome:
+    same = connection.execute(
+        "SELECT fence FROM result WHERE request_id = ?", (result.request_id,)
+    ).fetchone()
+    if same is not None:
+        return "committed" if same[0] == result.fence else "stale"
+    done = connection.execute(
+        "UPDATE request SET state = 'done', fence = ?, gpu_s = gpu_s + ? WHERE request_id = ? "
+        "AND fence <= ? AND state IN ('queued', 'leased')",
+        (result.fence, result.gpu_s, result.request_id, result.fence),
+    )
+    if not done.rowcount:
+        return "stale"
+    connection.execute(
+        "INSERT INTO result VALUES (?,?,?,?,?,?,?,?,?)",
+        (
+            result.request_id,
+            result.fence,
+            json.dumps(result.scores),
+            result.text,
+            stored.trajectory or "",
+            stored.image or "",
+            stored.agent_id,
+            result.resumed_from,
+            time.time(),
+        ),
+    )
+    return "committed"
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _take_lock(state_dir: Path) -> Any:
+    path = state_dir / "daemon.lock"
+    file = open(path, "a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise TryAgainError(
+            f"another spotlightd (pid {holder}) already uses the state directory {state_dir}: "
+            f"stop it, or choose another with --state-dir"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
