@@ -10,7 +10,7 @@ ZeroMQ stamps each message with the key that its connection was authenticated wi
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import zmq
 import zmq.asyncio
@@ -26,7 +26,7 @@ MAX_LINK_MESSAGE_BYTES = 512 * 2**20
 MAX_ENROL_MESSAGE_BYTES = 16 * 2**10
 
 Handler = Callable[[str, Message, list[Buffer]], None]
-EnrolHandler = Callable[[str, Enrol], Enrolled | Refused]
+EnrolHandler = Callable[[str, Enrol], Awaitable[Enrolled | Refused]]
 
 
 class Link:
@@ -38,6 +38,7 @@ class Link:
         self._allowed = allowed
         self._auth = Authenticator(self._context, allowed)
         self._routes: dict[str, bytes] = {}
+        self._addresses: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._link = self._router(AGENTS_DOMAIN, MAX_LINK_MESSAGE_BYTES)
         self._enrol = self._router(ENROL_DOMAIN, MAX_ENROL_MESSAGE_BYTES)
@@ -76,6 +77,10 @@ class Link:
             return False
         return True
 
+    def address(self, key: str) -> str:
+        """Return the IP address that `key` was last heard from."""
+        return self._addresses[key]
+
     def drop(self, key: str) -> None:
         """Forget the route to a key whose session is over."""
         self._routes.pop(key, None)
@@ -112,7 +117,7 @@ class Link:
 
     async def _read_link(self, handler: Handler) -> None:
         while True:
-            route, key, parts = await _receive(self._link)
+            route, key, address, parts = await _receive(self._link)
             if key not in self._allowed.peers:
                 logger.warning("dropped a message of revoked key %s", key[:8])
                 continue
@@ -121,7 +126,7 @@ class Link:
             except WireError as error:
                 logger.warning("dropped a message of %s: %s", key[:8], error)
                 continue
-            self._routes[key] = route
+            self._routes[key], self._addresses[key] = route, address
             try:
                 handler(key, message, frames)
             except Exception:
@@ -130,12 +135,12 @@ class Link:
 
     async def _read_enrol(self, enrol: EnrolHandler) -> None:
         while True:
-            route, key, parts = await _receive(self._enrol)
+            route, key, _, parts = await _receive(self._enrol)
             try:
                 message, _ = LINK.decode(parts)
                 if not isinstance(message, Enrol):
                     raise WireError(f"expected Enrol, got {type(message).__name__}")
-                answer: Message = enrol(key, message)
+                answer: Message = await enrol(key, message)
             except WireError as error:
                 answer = Refused("not_authorised", str(error)[:2000])
             except Exception:
@@ -160,8 +165,8 @@ def bind_port(socket: zmq.asyncio.Socket, host: str, port: int) -> int:
     return int(endpoint.rpartition(b":")[2].rstrip(b"\0"))
 
 
-async def _receive(socket: zmq.asyncio.Socket) -> tuple[bytes, str, list[Buffer]]:
-    """Return routing id, the peer's key and the parts of one message.
+async def _receive(socket: zmq.asyncio.Socket) -> tuple[bytes, str, str, list[Buffer]]:
+    """Return routing id, the peer's key, its IP address and the parts of one message.
 
     Waiting is a poll, and only a poll is ever cancelled: a cancelled receive may eat a message.
     """
@@ -171,5 +176,6 @@ async def _receive(socket: zmq.asyncio.Socket) -> tuple[bytes, str, list[Buffer]
             frames = await socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             continue
-        key = frames[-1].get("User-Id")
-        return frames[0].bytes, str(key), [frame.buffer for frame in frames[1:]]
+        key, address = frames[-1].get("User-Id"), frames[-1].get("Peer-Address")
+        parts: list[Buffer] = [frame.buffer for frame in frames[1:]]
+        return frames[0].bytes, str(key), str(address), parts

@@ -113,6 +113,10 @@ class Cycle:
         self.requests.update({r.request_id: r for r in requests})
         self.results.update({r.request_id: r for r in results if r.request_id in self.requests})
 
+    def resume(self) -> list[Decision]:
+        """After `restore`: the phase may have been complete already."""
+        return self._advance_if_complete()
+
     def committed(self, result: CommittedResult) -> list[Decision]:
         """A result is durable."""
         if result.request_id not in self.requests:

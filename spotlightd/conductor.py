@@ -1,0 +1,206 @@
+"""Acts on the decisions of the iteration machine: stores the phase, then hands out its work.
+
+    fleet and trainer --events--> Cycle (decides) --decisions--> store, scheduler, trainer, weights
+
+Events are taken one at a time, in order: a phase is durable with all its requests before the
+first of them is leased.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from spotlightd.config import Config
+from spotlightd.fleet.scheduler import Entry
+from spotlightd.fleet.service import FleetService
+from spotlightd.planner.cycle import (
+    AddRequests,
+    CommittedResult,
+    Cycle,
+    CycleState,
+    Decision,
+    PhaseBegins,
+    Record,
+    StartTraining,
+    StopRequests,
+)
+from spotlightd.planner.plan import CyclePlan, PromptSpec
+from spotlightd.store.store import Store, StoredResult
+from spotlightd.wire.messages import Trained, TrainerReady
+from spotlightd.wire.sampling import Request
+
+logger = logging.getLogger(__name__)
+
+
+class Conductor:
+    """Drives one run. `finished` is set when its last evaluation is committed."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        prompts: list[PromptSpec],
+        held_out: list[PromptSpec],
+    ) -> None:
+        self.config = config
+        self.finished = asyncio.Event()
+        self.cycle: Cycle | None = None
+        self.log_prob_clip = 0.0
+        self._store = store
+        self._prompts, self._held_out = prompts, held_out
+        self._events: asyncio.Queue[Callable[[Cycle], list[Decision]]] = asyncio.Queue()
+        self._fleet: FleetService | None = None
+        self._phase_began = time.monotonic()
+
+    def attach(self, fleet: FleetService) -> None:
+        """Name the fleet that this conductor gives work to."""
+        self._fleet = fleet
+
+    @property
+    def fleet(self) -> FleetService:
+        assert self._fleet is not None, "attach a fleet first"
+        return self._fleet
+
+    # --- events -------------------------------------------------------------------------------
+
+    def result_committed(self, result: StoredResult) -> None:
+        committed = _committed(result)
+        self._events.put_nowait(lambda cycle: cycle.committed(committed))
+
+    def request_given_up(self, request_id: str) -> None:
+        self._events.put_nowait(lambda cycle: cycle.given_up(request_id))
+
+    def trained(self, message: Trained) -> None:
+        self._publish(message.policy_version)
+        self._events.put_nowait(lambda cycle: cycle.trained(message))
+
+    def trainer_ready(self, message: TrainerReady) -> None:
+        """The first time, the run takes its sigma array from the model and begins or resumes."""
+        if self.cycle is None:
+            self.cycle = self._begin(message)
+        self.log_prob_clip = message.clip_range
+        self._publish(message.policy_version)
+        version = message.policy_version
+        self._events.put_nowait(lambda cycle: cycle.trainer_ready(version))
+
+    async def run(self) -> None:
+        """Take events until cancelled."""
+        while True:
+            event = await self._events.get()
+            if self.cycle is not None:
+                await self._act(self.cycle, event(self.cycle))
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    async def _act(self, cycle: Cycle, decisions: list[Decision]) -> None:
+        if not decisions:
+            return
+        added = [r for d in decisions if isinstance(d, AddRequests) for r in d.requests]
+        await self._save(cycle, added)
+        for decision in decisions:
+            match decision:
+                case AddRequests():
+                    logger.info("%d requests: %s", len(decision.requests), decision.reason)
+                    self.fleet.scheduler.add(decision.requests)
+                    self.fleet.dispatch_soon()
+                case StopRequests():
+                    logger.info("%d requests: %s", len(decision.request_ids), decision.reason)
+                    self.fleet.withdraw(decision.request_ids)
+                case StartTraining():
+                    self.fleet.train_fraction = 0.0
+                    self.fleet.send_trainer(decision.message)
+                case Record():
+                    self._store.add_metrics(decision.iteration, decision.metrics)
+                    self._log_metrics(decision)
+                case PhaseBegins():
+                    self._begin_phase(decision)
+
+    async def _save(self, cycle: Cycle, added: list[Request]) -> None:
+        state = msgspec.json.encode(cycle.state).decode()
+        await asyncio.wrap_future(self._store.save_cycle(state, cycle.state.iteration, added))
+
+    def _begin_phase(self, begins: PhaseBegins) -> None:
+        now = time.monotonic()
+        ended, self._phase_began = now - self._phase_began, now
+        text = f"iteration {begins.iteration}: {begins.phase} begins ({begins.reason})"
+        self.fleet.event("info", "planner", text)
+        name = f"phase_s.before_{begins.phase}"
+        self._store.add_metrics(begins.iteration, {name: ended})
+        if begins.phase == "rollout":
+            self.fleet.scheduler.forget_settled()
+            self._store.drop_trajectories(begins.iteration)
+        if begins.phase == "finished":
+            self.finished.set()
+
+    def _log_metrics(self, record: Record) -> None:
+        shown = {
+            name: round(value, 4)
+            for name, value in record.metrics.items()
+            if name.split(".")[0] in ("held_out", "control", "rollout", "staleness")
+        }
+        if shown:
+            logger.info("iteration %d: %s", record.iteration, shown)
+
+    # --- beginning and resuming ---------------------------------------------------------------
+
+    def _begin(self, ready: TrainerReady) -> Cycle:
+        run = self._store.run()
+        assert run is not None, "the run is stored before the trainer starts"
+        sigmas = run.sigmas or ready.sigmas
+        if not run.sigmas:
+            self._store.save_sigmas(sigmas)
+        state = msgspec.json.decode(run.cycle, type=CycleState) if run.cycle else None
+        plan = CyclePlan(self.config, sigmas, self._prompts, self._held_out)
+        cycle = Cycle(plan, state)
+        if state is not None:
+            self._resume(cycle, state)
+        return cycle
+
+    def _resume(self, cycle: Cycle, state: CycleState) -> None:
+        """Put back the requests and results of the phase in which the daemon ended."""
+        stored = self._store.requests({state.iteration, state.iteration + 1})
+        kinds = {"evaluate": {"evaluate"}, "rollout": {"rollout"}, "train": {"rollout", "explore"}}
+        wanted = kinds.get(state.phase, set())
+        rows = [
+            row
+            for row in stored
+            if row.request.kind in wanted
+            and row.state != "cancelled"
+            and row.request.iteration == state.iteration + (row.request.kind == "explore")
+        ]
+        results = self._store.results({row.request.request_id for row in rows})
+        cycle.restore([row.request for row in rows], [_committed(result) for result in results])
+        cycle.failed = {row.request.request_id for row in rows if row.state == "failed"}
+        for row in rows:
+            if row.state in ("queued", "leased"):
+                self.fleet.scheduler.restore(
+                    Entry(
+                        row.request,
+                        fence=row.fence,
+                        progress_step=row.progress_step,
+                        progress_blob=row.progress_blob,
+                    )
+                )
+        self.fleet.event(
+            "info",
+            "planner",
+            f"the run goes on in iteration {state.iteration}, phase {state.phase}: "
+            f"{len(results)} results kept, {len(rows) - len(results)} requests open",
+        )
+        # Results may have completed the phase just before the daemon ended.
+        self._events.put_nowait(lambda current: current.resume())
+
+    def _publish(self, version: int) -> None:
+        if self.fleet.weights.current_version == version:
+            return
+        folder = Path(self.config.store.state_dir) / "weights" / str(version)
+        published = self.fleet.weights.publish_adapter(version, folder)
+        self.fleet.broadcast(self.fleet.weights.tickets(), published)
+
+
+def _committed(result: StoredResult) -> CommittedResult:
+    return CommittedResult(result.request_id, result.scores, result.trajectory, result.agent_id)

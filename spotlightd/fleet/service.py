@@ -1,0 +1,430 @@
+"""Acts on the fleet's decisions: each message of a peer in, store writes and answers out.
+
+    Link -> handle -> Scheduler, Membership (decide) -> Store (durable) -> answer -> listener
+
+Nothing here decides who gets what; nothing in the scheduler waits. An Ack leaves only after the
+store has committed what it acknowledges.
+"""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+from spotlightd.config import Config
+from spotlightd.errors import SpotlightError
+from spotlightd.fleet.auth import AllowList
+from spotlightd.fleet.enrolment import skew
+from spotlightd.fleet.ledger import Ledger
+from spotlightd.fleet.link import Link
+from spotlightd.fleet.membership import Change, Member, Membership
+from spotlightd.fleet.scheduler import Granted, Scheduler
+from spotlightd.fleet.weights_desk import WeightsDesk
+from spotlightd.store.store import Store, StoredResult
+from spotlightd.wire import messages as m
+from spotlightd.wire.codec import Buffer
+
+logger = logging.getLogger(__name__)
+
+TRAINER = "trainer"
+
+
+class Listener(Protocol):
+    """Who is told what the fleet brings (the conductor)."""
+
+    def result_committed(self, result: StoredResult) -> None: ...
+    def request_given_up(self, request_id: str) -> None: ...
+    def trainer_ready(self, message: m.TrainerReady) -> None: ...
+    def trained(self, message: m.Trained) -> None: ...
+
+
+class FleetService:
+    """Owns the membership, the scheduler and the ledger of a run."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        link: Link,
+        allowed: AllowList,
+        scheduler: Scheduler,
+        ledger: Ledger,
+        weights: WeightsDesk,
+        listener: Listener,
+    ) -> None:
+        fleet = config.fleet
+        self.config = config
+        self.scheduler = scheduler
+        self.members = Membership(fleet.suspect_s, fleet.lost_s, fleet.forget_s)
+        self.ledger = ledger
+        self.weights = weights
+        self.draining = False
+        """Set when the run is over: whoever says Hello is sent away."""
+        self.notices: dict[str, float] = {}
+        """Agent id -> wall-clock time at which its VM is taken away."""
+        self.train_fraction = 0.0
+        self._store = store
+        self._link = link
+        self._allowed = allowed
+        self._listener = listener
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._dispatch_due = False
+        self._trainer_busy_s = 0.0
+
+    # --- what the link brings -----------------------------------------------------------------
+
+    def handle(self, key: str, message: m.Message, frames: list[Buffer]) -> None:
+        """Handle one authentic message; called on the event loop."""
+        agent_id, now = self._allowed.peers[key].agent_id, time.monotonic()
+        if isinstance(message, m.Hello):
+            self._hello(key, message, now)
+            return
+        if self.members.present(agent_id) is None:
+            self._send(agent_id, m.HelloAgain())
+            return
+        change = self.members.seen(agent_id, now)
+        if change:
+            self._changed(change)
+        self._handle_present(agent_id, message, frames, now)
+
+    def _handle_present(
+        self, agent_id: str, message: m.Message, frames: list[Buffer], now: float
+    ) -> None:
+        match message:
+            case m.Heartbeat():
+                self._heartbeat(agent_id, message)
+            case m.Give():
+                self.scheduler.give(agent_id, message.credit, message.versions)
+                self.dispatch_soon()
+            case m.Progress():
+                self._progress(agent_id, message, frames, now)
+            case m.Result():
+                self._result(agent_id, message, frames)
+            case m.Failed():
+                self._failed(agent_id, message)
+            case m.HandBack():
+                self._hand_back(agent_id, message)
+            case m.Notice():
+                self.notices[agent_id] = time.time() + message.deadline_s
+                text = f"preemption notice from {message.source}: {message.deadline_s:.0f} s left"
+                self._changed(self.members.drain(agent_id, text))
+                self.scheduler.revoke_credit(agent_id)
+            case m.Goodbye():
+                self._leave(agent_id, message.reason, lost=False)
+            case m.GetManifest():
+                published = self.weights.manifest(message.kind, message.version)
+                if published is not None:
+                    self._send(agent_id, published)
+            case m.WhoHas():
+                self._send(agent_id, self.weights.peers(message, agent_id, self.members))
+            case m.BadPeer():
+                text = f"{message.peer_id} served a bad chunk {message.digest[:12]} to {agent_id}"
+                self.event("error", "weights", text)
+            case _ if agent_id == TRAINER:
+                self._handle_trainer(message)
+            case _:
+                logger.warning("%s sent an unexpected %s", agent_id, type(message).__name__)
+
+    def _handle_trainer(self, message: m.Message) -> None:
+        match message:
+            case m.TrainerReady():
+                self._listener.trainer_ready(message)
+            case m.TrainProgress():
+                self.train_fraction = message.fraction
+            case m.Trained():
+                self._trainer_spent(message.seconds)
+                self._listener.trained(message)
+            case _:
+                logger.warning("the trainer sent an unexpected %s", type(message).__name__)
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def _hello(self, key: str, hello: m.Hello, now: float) -> None:
+        peer = self._allowed.peers[key]
+        agent_id = peer.agent_id
+        if hello.protocol[0] != m.PROTOCOL_MAJOR or hello.protocol[1] > m.PROTOCOL_MINOR:
+            self._send(agent_id, skew(hello.protocol))
+            return
+        port = hello.chunk_port
+        endpoint = f"tcp://{self._link.address(key)}:{port}" if port else ""
+        member = Member(
+            agent_id, hello.name, peer.role, hello.workers, now, now, chunk_endpoint=endpoint
+        )
+        self._changed(self.members.hello(member))
+        superseded = self.scheduler.join(agent_id, peer.role, hello.held, now)
+        gone = {lease.request_id for lease in superseded}
+        kept = [lease for lease in hello.held if lease.request_id not in gone]
+        self._store.set_leases([(lease.request_id, lease.fence, agent_id) for lease in kept])
+        ledger = self.config.ledger
+        price = ledger.reserved_price if peer.role == "trainer" else ledger.spot_price
+        self.ledger.join(agent_id, hello.name, hello.workers, price, time.time())
+        self._send(agent_id, self._welcome(agent_id))
+        if superseded:
+            self._send(agent_id, m.Withdraw(tuple(superseded)))
+        if self.draining:
+            self._send(agent_id, m.Drain(0.0, "the run is finished"))
+        elif peer.role == "agent":
+            for greeting in self.weights.greeting():
+                self._send(agent_id, greeting)
+
+    def _welcome(self, agent_id: str) -> m.Welcome:
+        config = self.config
+        return m.Welcome(
+            agent_id,
+            self.scheduler.epoch,
+            config.fleet.heartbeat_s,
+            config.fleet.commit_every,
+            (config.rewards.train, *config.rewards.report),
+            config.trainer.lora_rank,
+            config.trainer.lora_alpha,
+            config.trainer.dtype,
+        )
+
+    def _heartbeat(self, agent_id: str, beat: m.Heartbeat) -> None:
+        member = self.members.members[agent_id]
+        holds = {("adapter", version) for version in beat.holds}
+        if beat.ready_versions:
+            # Whoever can sample has the whole base model.
+            holds.add(("base", 0))
+        member.holds, member.ready_versions = frozenset(holds), beat.ready_versions
+        self.ledger.heartbeat(agent_id, time.time(), beat.busy_s, beat.loading_s)
+        self._send(agent_id, m.HeartbeatReply(self.scheduler.epoch))
+
+    def _leave(self, agent_id: str, reason: str, lost: bool) -> None:
+        change = self.members.leave(agent_id, reason, time.monotonic(), lost)
+        if change:
+            self._changed(change)
+            self._gone(agent_id)
+
+    def _gone(self, agent_id: str) -> None:
+        requeued = self.scheduler.leave(agent_id)
+        if requeued:
+            self._store.requeue(requeued)
+            self.event("info", "fleet", f"{len(requeued)} leases of {agent_id} go to others")
+        self.ledger.left(agent_id, time.time())
+        self.notices.pop(agent_id, None)
+        self.dispatch_soon()
+
+    def tick(self) -> None:
+        """Apply the passing of time: silent agents, expired leases."""
+        for change in self.members.tick(time.monotonic()):
+            self._changed(change)
+            if change.state == "lost":
+                self._gone(change.agent_id)
+        expired = self.scheduler.tick(time.monotonic())
+        if expired:
+            self._store.requeue(expired)
+            self.event("warning", "fleet", f"{len(expired)} leases expired without progress")
+            self.dispatch_soon()
+
+    def drain(self, agent_id: str, deadline_s: float, reason: str) -> None:
+        """Ask an agent to finish or hand back what it holds, and to leave."""
+        change = self.members.drain(agent_id, reason)
+        if change:
+            self._changed(change)
+            self.scheduler.revoke_credit(agent_id)
+            self._send(agent_id, m.Drain(deadline_s, reason))
+
+    # --- work ---------------------------------------------------------------------------------
+
+    def dispatch_soon(self) -> None:
+        """Deal leases once, after all messages that wait now: then everybody's credit counts."""
+        if not self._dispatch_due:
+            self._dispatch_due = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatch_due = False
+        ready = [a for a in self.members.members if self.members.may_lease(a)]
+        grants = self.scheduler.dispatch(ready, time.monotonic())
+        if not grants:
+            return
+        self._store.set_leases(
+            [(g.entry.request.request_id, g.entry.fence, g.agent_id) for g in grants]
+        )
+        by_agent: dict[str, list[Granted]] = defaultdict(list)
+        for grant in grants:
+            by_agent[grant.agent_id].append(grant)
+        for agent_id, rows in by_agent.items():
+            self._spawn(self._grant(agent_id, rows))
+
+    async def _grant(self, agent_id: str, grants: Sequence[Granted]) -> None:
+        leases: list[m.Lease] = []
+        frames: list[Buffer] = []
+        for grant in grants:
+            entry = grant.entry
+            state = await self._resume_state(entry.progress_blob)
+            if state is not None:
+                frames.append(state)
+            step = entry.progress_step if state is not None else 0
+            lease_s = self.config.fleet.lease_s
+            leases.append(m.Lease(entry.request, entry.fence, lease_s, step))
+        specs = tuple(m.FrameSpec("trajectory", memoryview(f).nbytes) for f in frames)
+        if not await self._deliver(agent_id, m.Grant(tuple(leases), specs), frames):
+            self._leave(agent_id, "cannot be reached", lost=True)
+
+    async def _resume_state(self, digest: str | None) -> bytes | None:
+        if digest is None:
+            return None
+        try:
+            return await asyncio.to_thread(self._store.blobs.get, digest)
+        except SpotlightError as error:
+            # Starting afresh gives the same trajectory, only later.
+            self.event("error", "store", f"{error}; the trajectory starts afresh")
+            return None
+
+    def _progress(
+        self, agent_id: str, message: m.Progress, frames: list[Buffer], now: float
+    ) -> None:
+        outcome = self.scheduler.progress(message.request_id, message.fence, now)
+        if outcome == "stale" or len(frames) != 1:
+            self.ledger.spent_in_vain(agent_id, message.gpu_s)
+            self._ack(agent_id, message.request_id, message.fence, "progress", "stale")
+            return
+        self._spawn(self._commit_progress(agent_id, message, bytes(frames[0])))
+
+    async def _commit_progress(self, agent_id: str, message: m.Progress, state: bytes) -> None:
+        request_id, fence, step = message.request_id, message.fence, message.step_index
+        try:
+            outcome, blob = await asyncio.wrap_future(
+                self._store.commit_progress(request_id, fence, step, state, message.gpu_s)
+            )
+        except SpotlightError as error:
+            self.event("error", "store", f"progress of {request_id} is not committed: {error}")
+            return
+        if outcome == "committed":
+            self.scheduler.progress_committed(request_id, fence, step, blob)
+            self._spent(agent_id, message.gpu_s)
+        self._ack(agent_id, request_id, fence, "progress", outcome)
+
+    def _result(self, agent_id: str, message: m.Result, frames: list[Buffer]) -> None:
+        request_id, fence = message.request_id, message.fence
+        entry = self.scheduler.entries.get(request_id)
+        named = dict(zip((spec.name for spec in message.frames), frames, strict=True))
+        wanted = {self.config.rewards.train, *self.config.rewards.report}
+        if entry is not None and (
+            not wanted <= message.scores.keys()
+            or (entry.request.kind == "rollout" and "trajectory" not in named)
+        ):
+            reason = "the result lacks a reward or its trajectory"
+            self._failed(agent_id, m.Failed(request_id, fence, reason, False, message.gpu_s))
+            return
+        outcome = self.scheduler.result(request_id, fence)
+        if outcome == "committed":
+            self._spawn(self._commit_result(agent_id, message, named))
+        elif outcome == "stale":
+            self.ledger.spent_in_vain(agent_id, message.gpu_s)
+            self._ack(agent_id, request_id, fence, "result", "stale")
+        elif entry is not None and not entry.committing:
+            self._ack(agent_id, request_id, fence, "result", "committed")
+
+    async def _commit_result(
+        self, agent_id: str, message: m.Result, named: dict[str, Buffer]
+    ) -> None:
+        request_id = message.request_id
+        trajectory, image = named.get("trajectory"), named.get("image")
+        try:
+            outcome, stored = await asyncio.wrap_future(
+                self._store.commit_result(message, trajectory, image, agent_id)
+            )
+        except SpotlightError as error:
+            self.scheduler.commit_failed(request_id)
+            self.event("error", "store", f"result of {request_id} is not committed: {error}")
+            return
+        self.scheduler.settled(request_id)
+        self._ack(agent_id, request_id, message.fence, "result", outcome)
+        if outcome == "committed":
+            self._spent(agent_id, message.gpu_s)
+            self._listener.result_committed(stored)
+
+    def _failed(self, agent_id: str, message: m.Failed) -> None:
+        verdict = self.scheduler.failed(message.request_id, message.fence, message.final)
+        self.ledger.spent_in_vain(agent_id, message.gpu_s)
+        outcome = "stale" if verdict is None else "committed"
+        if verdict is not None:
+            text = f"{message.request_id} failed on {agent_id} ({verdict}): {message.reason}"
+            self.event("warning", "fleet", text)
+        if verdict == "given_up":
+            self._store.settle([message.request_id], "failed")
+            self._listener.request_given_up(message.request_id)
+        elif verdict == "again":
+            self._store.requeue([message.request_id], drop_progress=True)
+            self.dispatch_soon()
+        self._ack(agent_id, message.request_id, message.fence, "failed", outcome)
+
+    def _hand_back(self, agent_id: str, message: m.HandBack) -> None:
+        self.ledger.spent_in_vain(agent_id, message.gpu_s)
+        returned = self.scheduler.hand_back(agent_id, message.held)
+        if returned:
+            self._store.requeue(returned)
+            self.dispatch_soon()
+
+    def withdraw(self, request_ids: Iterable[str]) -> None:
+        """Stop requests that nobody needs any more."""
+        request_ids = list(request_ids)
+        for agent_id, held in self.scheduler.withdraw(request_ids).items():
+            self._send(agent_id, m.Withdraw(tuple(held)))
+        self._store.settle(request_ids, "cancelled")
+
+    # --- money --------------------------------------------------------------------------------
+
+    def _spent(self, agent_id: str, gpu_s: float) -> None:
+        self.ledger.committed(agent_id, gpu_s)
+        if agent_id == TRAINER:
+            self._trainer_spent(gpu_s, committed=True)
+
+    def _trainer_spent(self, seconds: float, committed: bool = False) -> None:
+        """The trainer sends no heartbeats: what it was busy with is what it reports."""
+        self._trainer_busy_s += seconds
+        if not committed:
+            self.ledger.committed(TRAINER, seconds)
+        self.ledger.heartbeat(TRAINER, time.time(), self._trainer_busy_s, 0.0)
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def _ack(self, agent_id: str, request_id: str, fence: int, what: Any, outcome: Any) -> None:
+        self._send(agent_id, m.Ack(request_id, fence, what, outcome))
+
+    def _send(self, agent_id: str, message: m.Message) -> None:
+        self._spawn(self._deliver(agent_id, message))
+
+    def send_trainer(self, message: m.Message) -> None:
+        self._send(TRAINER, message)
+
+    def broadcast(self, *sent: m.Message) -> None:
+        """Send to every agent that is present."""
+        for member in list(self.members.members.values()):
+            if member.role == "agent" and self.members.present(member.agent_id):
+                for message in sent:
+                    self._send(member.agent_id, message)
+
+    async def _deliver(
+        self, agent_id: str, message: m.Message, frames: Sequence[Buffer] = ()
+    ) -> bool:
+        key = next((k for k, p in self._allowed.peers.items() if p.agent_id == agent_id), "")
+        return await self._link.send(key, message, frames)
+
+    def _changed(self, change: Change | None) -> None:
+        if change is not None:
+            member = self.members.members.get(change.agent_id)
+            name = f" ({member.name})" if member else ""
+            level = "warning" if change.state in ("suspect", "lost") else "info"
+            text = f"{change.agent_id}{name} is {change.state}: {change.reason}"
+            self.event(level, "fleet", text)
+
+    def event(self, level: str, component: str, text: str) -> None:
+        """Log what happened and keep it in the store."""
+        logger.log(getattr(logging, level.upper()), "%s", text)
+        self._store.add_event(level, component, text)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Wait for commits that are under way."""
+        pending: list[Awaitable[Any]] = list(self._tasks)
+        await asyncio.gather(*pending, return_exceptions=True)
