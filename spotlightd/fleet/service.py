@@ -207,6 +207,10 @@ class FleetService:
         self.notices.pop(agent_id, None)
         self.dispatch_soon()
 
+    def trainer_ended(self, code: int) -> None:
+        """The trainer's process is gone: its leases go to others until it is back."""
+        self._leave(TRAINER, f"its process ended with exit code {code}", lost=True)
+
     def tick(self) -> None:
         """Apply the passing of time: silent agents, expired leases."""
         for change in self.members.tick(time.monotonic()):

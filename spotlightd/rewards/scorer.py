@@ -9,7 +9,7 @@ from PIL import Image, UnidentifiedImageError
 
 from spotlightd.childproc import Channel, enter_child
 from spotlightd.errors import SpotlightError
-from spotlightd.rewards import Outcome, Scorer
+from spotlightd.rewards.scoring import Outcome, Scorer
 from spotlightd.wire import pipe
 from spotlightd.wire.codec import Buffer
 from spotlightd.wire.worker import Exit, Fatal, Score, Scored, Scores

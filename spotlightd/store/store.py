@@ -277,6 +277,14 @@ class Store:
 
         return self._writer.submit(statement)
 
+    def count_lost(self) -> int:
+        """Return how many requests are done without their result: 0, or the store is broken."""
+        (count,) = self._reader.execute(
+            "SELECT COUNT(*) FROM request LEFT JOIN result USING (request_id) "
+            "WHERE state = 'done' AND result.request_id IS NULL"
+        ).fetchone()
+        return int(count)
+
     # --- metrics, events, accounts ------------------------------------------------------------
 
     def add_metrics(self, iteration: int, metrics: dict[str, float]) -> "Future[None]":

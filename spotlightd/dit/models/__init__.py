@@ -16,9 +16,6 @@ from torch import Tensor, nn
 from spotlightd.errors import InputError
 from spotlightd.wire.sampling import SamplerSettings
 
-EMBEDDED_MODEL = "glyph-ocr"
-EMBEDDED_DIR = Path(__file__).parent / "glyph_ocr_weights"
-
 
 class PromptEmbeds(NamedTuple):
     """Encoded prompts, always padded to the model's one text length.
@@ -59,19 +56,6 @@ class DiffusionModel(Protocol):
 
     def decode(self, latents_BLD: Tensor, height: int, width: int) -> np.ndarray:
         """Return images, uint8 [B, height, width, channels]."""
-
-
-def resolve_model_dir(name: str) -> Path:
-    """Return the folder of the embedded model's name or of a path.
-
-    Raises InputError when there is no such folder.
-    """
-    path = EMBEDDED_DIR if name == EMBEDDED_MODEL else Path(name)
-    if not (path / "model_index.json").is_file():
-        raise InputError(
-            f"no model at '{name}': expected '{EMBEDDED_MODEL}' or a folder with a model_index.json"
-        )
-    return path
 
 
 def load_model(

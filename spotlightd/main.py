@@ -1,0 +1,226 @@
+"""The daemon: wires its parts together, starts them in order and stops them in reverse.
+
+    agents ==CURVE== Link -> FleetService -> Store          (durable, then acknowledged)
+                                 |  ^
+                      events     v  |  requests, withdrawals, training
+                              Conductor -> Cycle             (decides the iterations)
+                                 |
+    trainer child ==CURVE==  TrainerChild                    (same link, role "trainer")
+    spotlightctl ==Unix socket== ControlServer -> DaemonView
+
+One asyncio loop, no torch. The only backward edge is the policy version: trained by the trainer,
+published to the fleet, carried by every request.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from pathlib import Path
+
+import msgspec
+
+from spotlightd import notify
+from spotlightd.conductor import Conductor
+from spotlightd.config import Config, Origins
+from spotlightd.control.server import ControlServer
+from spotlightd.errors import ExitCode
+from spotlightd.fleet.auth import AllowList, Peer, load_or_make_keys
+from spotlightd.fleet.enrolment import Enrolment
+from spotlightd.fleet.ledger import Ledger
+from spotlightd.fleet.link import Link
+from spotlightd.fleet.scheduler import Scheduler
+from spotlightd.fleet.service import TRAINER, FleetService
+from spotlightd.fleet.weights_desk import WeightsDesk
+from spotlightd.models import resolve_model_dir
+from spotlightd.prompts import load_prompts
+from spotlightd.rewards import check_names
+from spotlightd.store.store import Store
+from spotlightd.trainer.settings import TrainerSettings
+from spotlightd.trainer_child import TrainerChild
+from spotlightd.view import DaemonView
+from spotlightd.weights.chunks import ChunkStore
+from spotlightd.weights.server import ChunkServer
+from spotlightd.wire.messages import Drain
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+FAREWELL_S = 5.0
+"""How long agents may take to say goodbye when the run is finished."""
+
+
+def run(config: Config, origins: Origins) -> int:
+    """Run the daemon until the run is finished or it is told to stop; return the exit code.
+
+    Raises SpotlightError for bad input, a taken state directory, socket or port.
+    """
+    return asyncio.run(_run(config))
+
+
+async def _run(config: Config) -> int:
+    model_dir = resolve_model_dir(config.run.model)
+    check_names((config.rewards.train, *config.rewards.report))
+    prompts, held_out = load_prompts(config.run.prompts), load_prompts(config.run.held_out)
+    store = Store(Path(config.store.state_dir))
+    daemon = None
+    try:
+        await asyncio.wrap_future(
+            store.begin_run(config.run.name, msgspec.json.encode(config).decode())
+        )
+        daemon = Daemon(config, store, model_dir, Conductor(config, store, prompts, held_out))
+        return await daemon.run()
+    finally:
+        if daemon is not None:
+            await daemon.close()
+        store.close()
+
+
+class Daemon:
+    """All parts of one daemon process, in the order in which they start."""
+
+    def __init__(self, config: Config, store: Store, model_dir: Path, conductor: Conductor) -> None:
+        state_dir = Path(config.store.state_dir)
+        run_state = store.run()
+        assert run_state is not None
+        self.config = config
+        self.store = store
+        self.conductor = conductor
+        self._model_dir = model_dir
+        self._stop = asyncio.Event()
+        self._keys = load_or_make_keys(state_dir / "keys" / "server.key")
+        self._trainer_key_file = state_dir / "keys" / "trainer.key"
+        trainer_keys = load_or_make_keys(self._trainer_key_file)
+        allowed = AllowList({trainer_keys.public: Peer(TRAINER, TRAINER, "trainer")})
+        self.link = Link(self._keys, allowed)
+        self.link.bind(config.link.bind, config.link.link_port, config.link.enrol_port)
+        self._chunk_server = ChunkServer(
+            self.link.context, ChunkStore(state_dir / "weights"), config.link.bind,
+            config.link.chunk_port,
+        )  # fmt: skip
+        scheduler = Scheduler(run_state.epoch, config.fleet.lease_s, config.fleet.attempts)
+        self.fleet = FleetService(
+            config,
+            store,
+            self.link,
+            allowed,
+            scheduler,
+            Ledger.restore(store.accounts()),
+            self._weights_desk(),
+            conductor,
+        )
+        conductor.attach(self.fleet)
+        self.enrolment = Enrolment(store, allowed, lambda: self.link.link_port)
+        self.trainer = TrainerChild(
+            state_dir / "trainer.json", self._trainer_settings, self.fleet.trainer_ended
+        )
+        view = DaemonView(
+            store,
+            self.fleet,
+            conductor,
+            self.enrolment,
+            lambda: f"{config.link.host}:{self.link.enrol_port}",
+            self._keys.public,
+            self._stop.set,
+        )
+        self.control = ControlServer(view, Path(config.control.socket), config.control.group)
+
+    async def run(self) -> int:
+        """Start everything, then wait for the end of the run, a signal, or the trainer's end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        self.fleet.weights.publish_base(self._model_dir)
+        self._chunk_server.start()
+        self.link.start(self.fleet.handle, self.enrolment.enrol)
+        await self.control.start()
+        self.fleet.event(
+            "info",
+            "fleet",
+            f"spotlightd is up (epoch {self.fleet.scheduler.epoch}): enrolment on port "
+            f"{self.link.enrol_port}, control on {self.config.control.socket}",
+        )
+        notify.ready("training")
+        return await self._supervise()
+
+    async def _supervise(self) -> int:
+        trainer = asyncio.create_task(self.trainer.run(), name="trainer")
+        conducting = asyncio.create_task(self.conductor.run(), name="conductor")
+        background = [
+            asyncio.create_task(self._tick(), name="tick"),
+            asyncio.create_task(notify.keep_watchdog(self._proof_of_life), name="watchdog"),
+        ]
+        finished = asyncio.create_task(self.conductor.finished.wait(), name="finished")
+        stopped = asyncio.create_task(self._stop.wait(), name="stopped")
+        ends = {trainer, conducting, finished, stopped}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if finished.done():
+                await self._farewell()
+                return ExitCode.OK
+            if trainer.done() and not stopped.done():
+                code = trainer.result()
+                self.fleet.event("error", "trainer", f"the trainer ended with exit code {code}")
+                return code
+            if conducting.done():
+                conducting.result()
+            return ExitCode.OK
+        finally:
+            notify.stopping("stopping")
+            await self.trainer.stop()
+            for task in (*ends, *background):
+                task.cancel()
+            await asyncio.gather(*ends, *background, return_exceptions=True)
+
+    async def _farewell(self) -> None:
+        """Send the agents home: the run is finished."""
+        self.fleet.event("info", "planner", "the run is finished")
+        self.fleet.draining = True
+        self.fleet.broadcast(Drain(FAREWELL_S, "the run is finished"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                while any(
+                    self.fleet.members.present(a)
+                    for a, member in list(self.fleet.members.members.items())
+                    if member.role == "agent"
+                ):
+                    await asyncio.sleep(TICK_S)
+
+    async def close(self) -> None:
+        """Stop listening, finish commits that are under way, keep the accounts."""
+        await self.control.close()
+        await self.fleet.close()
+        await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump()))
+        await self._chunk_server.close()
+        await self.link.close()
+
+    async def _tick(self) -> None:
+        while True:
+            self.fleet.tick()
+            self.store.save_accounts(self.fleet.ledger.dump())
+            await asyncio.sleep(TICK_S)
+
+    async def _proof_of_life(self) -> None:
+        """A round trip through the event loop and the store's writer."""
+        await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump()))
+
+    def _weights_desk(self) -> WeightsDesk:
+        config = self.config
+        endpoint = f"tcp://{config.link.host}:{self._chunk_server.port}"
+        return WeightsDesk(
+            self._chunk_server.store, self._chunk_server, endpoint, config.weights.chunk_bytes
+        )
+
+    def _trainer_settings(self) -> TrainerSettings:
+        run_state = self.store.run()
+        assert run_state is not None
+        started = bool(run_state.cycle)
+        return TrainerSettings(
+            config=self.config,
+            state_dir=self.config.store.state_dir,
+            model_dir=str(self._model_dir),
+            link_endpoint=f"tcp://127.0.0.1:{self.link.link_port}",
+            server_key=self._keys.public,
+            key_file=str(self._trainer_key_file),
+            resume_version=run_state.policy_version if started else -1,
+        )
