@@ -95,7 +95,7 @@ class TrainerSection(Section, frozen=True):
     kl_beta: NonNegative = 0.04
     optimizer_steps: AtLeastOne = 2
     """Optimizer steps per batch of rollouts."""
-    micro_batch: AtLeastOne = 16
+    micro_batch: AtLeastOne = 32
     """Trajectories per forward-backward pass."""
     max_grad_norm: Positive = 1.0
     advantage_clip: Positive = 5.0

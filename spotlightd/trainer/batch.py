@@ -1,0 +1,103 @@
+"""From a Train message to tensors: windows of all trajectories, with advantages.
+
+Legend: N trajectories, W window steps, L tokens, D channels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spotlightd.dit.trajectory import decode_trajectory
+from spotlightd.errors import InputError
+from spotlightd.store.blobs import Blobs
+from spotlightd.trainer.advantage import group_advantages, has_spread
+from spotlightd.wire.messages import Train, TrainGroup
+from spotlightd.wire.sampling import Request, SamplerSettings
+
+
+@dataclass
+class WindowBatch:
+    """What one update trains on."""
+
+    latents_NWLD: Tensor
+    """fp32, before each stochastic step."""
+    next_latents_NWLD: Tensor
+    old_log_prob_NW: Tensor
+    """fp32, as the rollout computed it."""
+    sigma_NW: Tensor
+    sigma_next_NW: Tensor
+    steps_NW: Tensor
+    """int64, denoising step of each window entry."""
+    advantages_N: Tensor
+    prompts: list[str]
+    producers: list[str]
+    settings: SamplerSettings
+    """Guidance, image size, SDE form and noise level, which the whole batch shares."""
+    zero_std_groups: int
+    """Groups without spread, left out before anything else."""
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def window(self) -> int:
+        return self.steps_NW.shape[1]
+
+
+def load_batch(
+    message: Train,
+    blobs: Blobs,
+    latent_shape: tuple[int, int],
+    advantage_clip: float,
+    global_std: bool,
+) -> WindowBatch | None:
+    """Read the trajectories of a Train message.
+
+    Groups of zero spread are dropped first, so that every rank would take the same number of
+    steps. Returns None where no group has spread.
+
+    Raises InputError where a trajectory is missing, damaged, or does not fit its request.
+    """
+    rewards = [torch.tensor([s.reward for s in group.samples]) for group in message.groups]
+    kept = [i for i, values in enumerate(rewards) if has_spread(values)]
+    if not kept:
+        return None
+    groups = [message.groups[i] for i in kept]
+    advantages = group_advantages([rewards[i] for i in kept], advantage_clip, global_std)
+    rows = [_read(group, blobs, latent_shape) for group in groups]
+    settings = groups[0].request.sampler
+    return WindowBatch(
+        torch.cat([r[0] for r in rows]),
+        torch.cat([r[1] for r in rows]),
+        torch.cat([r[2] for r in rows]),
+        *_schedule(groups),
+        torch.cat(advantages),
+        [group.request.prompt for group in groups for _ in group.samples],
+        [sample.producer for group in groups for sample in group.samples],
+        settings,
+        len(message.groups) - len(kept),
+    )
+
+
+def _read(
+    group: TrainGroup, blobs: Blobs, latent_shape: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    before, after, log_probs = [], [], []
+    for sample in group.samples:
+        trajectory = decode_trajectory(blobs.get(sample.trajectory), group.request, latent_shape)
+        if not trajectory.done:
+            raise InputError(f"trajectory of {sample.request_id} is not finished")
+        before.append(torch.stack(trajectory.window_latents))
+        after.append(torch.stack(trajectory.window_next_latents))
+        log_probs.append(torch.tensor(trajectory.window_log_probs, dtype=torch.float32))
+    return torch.stack(before), torch.stack(after), torch.stack(log_probs)
+
+
+def _schedule(groups: Sequence[TrainGroup]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (sigma, sigma after the step, step index), each [N, W]."""
+    requests: list[Request] = [group.request for group in groups for _ in group.samples]
+    steps = torch.tensor([request.sampler.sde_window for request in requests])
+    sigmas = torch.tensor([request.sampler.sigmas for request in requests], dtype=torch.float32)
+    return sigmas.gather(1, steps), sigmas.gather(1, steps + 1), steps

@@ -1,0 +1,218 @@
+"""The trainer's loop: read messages, then either train or take one denoising step, and again.
+
+Train --> hand back --> update --> checkpoint --> adapter file --> Trained
+Grant --> step, step, ... --> scorer --> Result --> Ack
+"""
+
+import logging
+import time
+from pathlib import Path
+
+import zmq
+
+from spotlightd.dit.lora import adapter_bytes
+from spotlightd.planner.seeds import keyed_hash
+from spotlightd.store.atomic import write_file
+from spotlightd.store.blobs import Blobs
+from spotlightd.trainer.batch import load_batch
+from spotlightd.trainer.checkpoint import save_checkpoint
+from spotlightd.trainer.clip import describe_clip_range
+from spotlightd.trainer.link import Pace, TrainerLink
+from spotlightd.trainer.rollout import Rollouts
+from spotlightd.trainer.settings import TrainerSettings
+from spotlightd.trainer.update import Policy, UpdateReport
+from spotlightd.wire import messages as m
+from spotlightd.wire.codec import Buffer, WireError
+
+logger = logging.getLogger(__name__)
+
+WAIT_MS = 100
+PROGRESS_PER_SECOND = 4.0
+
+
+class TrainerLoop:
+    """One trainer process after its model is loaded.
+
+    Args:
+        version: the policy version that the model holds, checkpointed and written to its
+            adapter file.
+    """
+
+    def __init__(
+        self, settings: TrainerSettings, policy: Policy, link: TrainerLink, version: int
+    ) -> None:
+        config = settings.config
+        self.version = version
+        self.stopping = False
+        """Set by SIGTERM."""
+        self._config = config
+        self._state_dir = Path(settings.state_dir)
+        self._blobs = Blobs(self._state_dir / "blobs")
+        self._policy = policy
+        self._link = link
+        sampler = config.sampler
+        self._latent_shape = policy.model.latent_shape(sampler.height, sampler.width)
+        rewards = (config.rewards.train, *config.rewards.report)
+        self._rollouts = Rollouts(policy.model, config.trainer.max_batch, rewards, self._link.send)
+        self._train: m.Train | None = None
+        self._poller = zmq.Poller()
+        self._poller.register(link.socket, zmq.POLLIN)
+        self._poller.register(self._rollouts.scorer.fileno(), zmq.POLLIN)
+
+    def run(self) -> None:
+        """Work until told to stop."""
+        self._hello()
+        try:
+            while self._read(0 if self._rollouts.active or self._train else WAIT_MS):
+                if self._train is not None:
+                    message, self._train = self._train, None
+                    self._run_update(message)
+                elif self._rollouts.active:
+                    self._rollouts.step()
+                self._rollouts.resend()
+        finally:
+            self._rollouts.close()
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _hello(self) -> None:
+        held = self._rollouts.pull.hello()
+        protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
+        self._link.send(m.Hello(protocol, "trainer", "trainer", 1, 0, held))
+
+    def _ready(self) -> None:
+        elements = self._latent_shape[0] * self._latent_shape[1]
+        logger.info("%s", describe_clip_range(self._policy.clip_range, elements))
+        self._link.send(
+            m.TrainerReady(
+                self.version,
+                self._policy.model.sigmas(self._config.sampler.num_steps),
+                elements,
+                self._policy.clip_range,
+            )
+        )
+        self._rollouts.resend(everything=True)
+        self._give()
+
+    def _read(self, wait_ms: int) -> bool:
+        """Handle what has arrived; return whether to go on."""
+        ready = dict(self._poller.poll(wait_ms))
+        if self._rollouts.scorer.fileno() in ready:
+            self._rollouts.scored()
+            self._give()
+        while True:
+            try:
+                received = self._link.receive()
+            except WireError as error:
+                logger.warning("dropped a message of the daemon: %s", error)
+                continue
+            if received is None:
+                return not self.stopping
+            self._handle(*received)
+
+    def _handle(self, message: m.Message, frames: list[Buffer]) -> None:
+        match message:
+            case m.Welcome():
+                self._ready()
+            case m.HelloAgain():
+                self._hello()
+            case m.Grant():
+                self._rollouts.granted(message, frames, self.version)
+            case m.Ack():
+                self._rollouts.pull.acked(message.request_id, message.fence)
+                self._give()
+            case m.Withdraw():
+                self._rollouts.withdrawn(message.held)
+                self._give()
+            case m.Train():
+                self._train = message
+            case m.Stop() | m.Drain():
+                self.stopping = True
+            case m.Refused():
+                logger.error("the daemon refuses this trainer: %s", message.reason)
+                self.stopping = True
+            case _:
+                logger.debug("nothing to do for %s", type(message).__name__)
+
+    def _give(self) -> None:
+        if self._config.run.trainer_rolls_out:
+            self._rollouts.give(self.version)
+
+    # --- training -----------------------------------------------------------------------------
+
+    def _run_update(self, message: m.Train) -> None:
+        if message.policy_version != self.version:
+            logger.warning(
+                "asked to train version %d, holding %d", message.policy_version, self.version
+            )
+            return
+        self._rollouts.hand_back_all()
+        began = time.monotonic()
+        report = self._update(message)
+        if self.stopping:
+            return
+        self.version += 1
+        self._publish()
+        seconds = time.monotonic() - began
+        logger.info(
+            "version %d trained in %.2f s: %s",
+            self.version,
+            seconds,
+            {name: float(f"{value:.3g}") for name, value in report.metrics.items()},
+        )
+        self._link.send(
+            m.Trained(
+                message.iteration,
+                self.version,
+                report.metrics,
+                report.differences,
+                self._policy.clip_range,
+                seconds,
+            )
+        )
+        self._give()
+
+    def _update(self, message: m.Train) -> UpdateReport:
+        section = self._config.trainer
+        batch = load_batch(
+            message, self._blobs, self._latent_shape, section.advantage_clip, section.global_std
+        )
+        if batch is None:
+            logger.warning("no group has any spread: this version equals the one before")
+            return UpdateReport({"zero_std_groups": float(len(message.groups))}, ())
+        pace = Pace(PROGRESS_PER_SECOND)
+
+        def progress(fraction: float) -> None:
+            if pace.due(final=fraction >= 1):
+                self._link.send(m.TrainProgress(message.iteration, min(fraction, 1.0)))
+
+        seed = keyed_hash("update", self._config.run.seed, self.version) >> 1
+        report = self._policy.update(batch, seed, progress)
+        self._warn_of_difference(report)
+        return report
+
+    def _warn_of_difference(self, report: UpdateReport) -> None:
+        """A difference near the clip range means that the policy gradient is noise."""
+        for row in report.differences:
+            if row.mean_abs_difference > 0.1 * self._policy.clip_range:
+                logger.warning(
+                    "log-probs of %s differ from the trainer's by %.2g on average (%.2g at most, "
+                    "at step %d), clip range %.2g: does it run the same weights and precision?",
+                    row.producer,
+                    row.mean_abs_difference,
+                    row.max_abs_difference,
+                    row.worst_step,
+                    self._policy.clip_range,
+                )
+
+    def _publish(self) -> None:
+        """Checkpoint first: a version that others hold can always be gone on from."""
+        keep = self._config.trainer.checkpoints_kept
+        save_checkpoint(self._state_dir / "checkpoints", self.version, self._policy, keep)
+        write_adapter(self._state_dir, self.version, self._policy)
+
+
+def write_adapter(state_dir: Path, version: int, policy: Policy) -> None:
+    """Write the adapter that the fleet samples this version with."""
+    path = state_dir / "weights" / str(version) / "adapter.safetensors"
+    write_file(path, adapter_bytes(policy.model))
