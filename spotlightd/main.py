@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import time
 from pathlib import Path
 
 import msgspec
@@ -95,7 +96,7 @@ class Daemon:
         self.link = Link(self._keys, allowed)
         self.link.bind(config.link.bind, config.link.link_port, config.link.enrol_port)
         self._chunk_server = ChunkServer(
-            self.link.context, ChunkStore(state_dir / "weights"), config.link.bind,
+            self.link.context, ChunkStore(), config.link.bind,
             config.link.chunk_port,
         )  # fmt: skip
         scheduler = Scheduler(run_state.epoch, config.fleet.lease_s, config.fleet.attempts)
@@ -190,19 +191,19 @@ class Daemon:
         """Stop listening, finish commits that are under way, keep the accounts."""
         await self.control.close()
         await self.fleet.close()
-        await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump()))
+        await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump(time.time())))
         await self._chunk_server.close()
         await self.link.close()
 
     async def _tick(self) -> None:
         while True:
             self.fleet.tick()
-            self.store.save_accounts(self.fleet.ledger.dump())
+            self.store.save_accounts(self.fleet.ledger.dump(time.time()))
             await asyncio.sleep(TICK_S)
 
     async def _proof_of_life(self) -> None:
         """A round trip through the event loop and the store's writer."""
-        await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump()))
+        await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump(time.time())))
 
     def _weights_desk(self) -> WeightsDesk:
         config = self.config

@@ -159,7 +159,7 @@ class FleetService:
         self._store.set_leases([(lease.request_id, lease.fence, agent_id) for lease in kept])
         ledger = self.config.ledger
         price = ledger.reserved_price if peer.role == "trainer" else ledger.spot_price
-        self.ledger.join(agent_id, hello.name, hello.workers, price, time.time())
+        self.ledger.join(agent_id, hello.name, peer.role, hello.workers, price, time.time())
         self._send(agent_id, self._welcome(agent_id))
         if superseded:
             self._send(agent_id, m.Withdraw(tuple(superseded)))
@@ -189,7 +189,7 @@ class FleetService:
             # Whoever can sample has the whole base model.
             holds.add(("base", 0))
         member.holds, member.ready_versions = frozenset(holds), beat.ready_versions
-        self.ledger.heartbeat(agent_id, time.time(), beat.busy_s, beat.loading_s)
+        self.ledger.heartbeat(agent_id, beat.busy_s, beat.loading_s)
         self._send(agent_id, m.HeartbeatReply(self.scheduler.epoch))
 
     def _leave(self, agent_id: str, reason: str, lost: bool) -> None:
@@ -384,7 +384,7 @@ class FleetService:
         self._trainer_busy_s += seconds
         if not committed:
             self.ledger.committed(TRAINER, seconds)
-        self.ledger.heartbeat(TRAINER, time.time(), self._trainer_busy_s, 0.0)
+        self.ledger.heartbeat(TRAINER, self._trainer_busy_s, 0.0)
 
     # --- sending ------------------------------------------------------------------------------
 

@@ -85,5 +85,5 @@ class WeightsDesk:
         return Peers(asked.kind, asked.version, everybody, self._tickets[0])
 
     def _publish(self, manifest: Manifest, folder: Path) -> None:
-        self._chunks.add_local(manifest, folder)
+        self._chunks.add(manifest, folder)
         self._manifests[manifest.kind, manifest.version] = manifest

@@ -1,0 +1,90 @@
+"""Every GPU-second in exactly one class."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from spotlightd.fleet.ledger import Ledger
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    made = Ledger()
+    made.join("a", "vm", "agent", 2, 3.6, now=100.0)
+    return made
+
+
+def test_time_is_split_without_rest(ledger):
+    ledger.heartbeat("a", busy_s=50.0, loading_s=10.0)
+    ledger.committed("a", 30.0)
+    ledger.spent_in_vain("a", 5.0)
+    assert ledger.classes("a", 150.0) == {
+        "useful": 30.0,
+        "wasted": 20.0,
+        "loading": 10.0,
+        "idle": 40.0,
+    }
+    ledger.validate(150.0)
+
+
+def test_busy_time_that_was_not_committed_is_wasted_after_a_kill(ledger):
+    ledger.heartbeat("a", busy_s=8.0, loading_s=0.0)
+    ledger.left("a", 110.0)
+    assert ledger.classes("a", 500.0) == {
+        "useful": 0.0,
+        "wasted": 8.0,
+        "loading": 0.0,
+        "idle": 12.0,
+    }
+
+
+def test_absence_is_not_billed(ledger):
+    ledger.left("a", 110.0)
+    ledger.join("a", "vm", "agent", 1, 3.6, now=200.0)
+    assert sum(ledger.classes("a", 210.0).values()) == pytest.approx(20 + 10)
+    assert ledger.cost(210.0, "agent") == pytest.approx(30 / 3600 * 3.6)
+    assert ledger.cost_all_reserved(210.0, 36.0) == pytest.approx(30 / 3600 * 36)
+
+
+def test_a_process_that_starts_anew_counts_on(ledger):
+    ledger.heartbeat("a", 8.0, 2.0)
+    ledger.heartbeat("a", 1.0, 0.5)
+    assert ledger.accounts["a"].busy_s == pytest.approx(9.0)
+    assert ledger.accounts["a"].loading_s == pytest.approx(2.5)
+
+
+def test_a_restart_keeps_the_account_and_does_not_bill_the_gap(ledger):
+    ledger.committed("a", 4.0)
+    restored = Ledger.restore(ledger.dump(now=110.0))
+    assert restored.classes("a", 999.0) == ledger.classes("a", 110.0)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["join", "heartbeat", "committed", "vain", "left"]),
+        st.floats(0, 50),
+        st.floats(0, 50),
+    ),
+    max_size=30,
+)
+
+
+@given(EVENTS)
+@settings(deadline=None)
+def test_any_history_adds_up(events):
+    ledger, now = Ledger(), 0.0
+    for kind, first, second in events:
+        now += second
+        if kind == "join":
+            ledger.join("a", "vm", "agent", 2, 1.0, now)
+        elif kind == "heartbeat":
+            ledger.heartbeat("a", first, second)
+        elif kind == "committed":
+            ledger.committed("a", first)
+        elif kind == "vain":
+            ledger.spent_in_vain("a", first)
+        else:
+            ledger.left("a", now)
+        ledger.validate(now)
+    ledger = Ledger.restore(ledger.dump(now))
+    ledger.validate(now + 10)
