@@ -1,4 +1,4 @@
-"""What the control socket sees of the daemon: reads of its state, and the few things to ask of it."""
+"""What the control socket sees of the daemon: its state, and the few things to ask of it."""
 
 import asyncio
 import os
