@@ -9,6 +9,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,14 +68,14 @@ class PatchCodec:
 class GlyphOcr:
     """A `DiffusionModel` (see `spotlightd.dit.models`)."""
 
-    lora_targets = (
+    lora_targets: tuple[str, ...] = (
         "to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj",
         "to_add_out", "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2",
     )  # fmt: skip
 
     def __init__(
         self,
-        transformer: torch.nn.Module,
+        transformer: Any,
         text_encoder: GlyphTextEncoder,
         codec: PatchCodec,
         shift: float,
