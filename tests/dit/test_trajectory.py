@@ -66,6 +66,15 @@ def test_a_trajectory_that_does_not_fit_its_request_is_refused(trajectory, reque
         decode_trajectory(save(tensors), request_, SHAPE)
 
 
+@pytest.mark.parametrize("step", [-1, 7])
+def test_a_step_outside_the_schedule_is_refused_though_all_shapes_fit(make_request, step):
+    request = make_request(window=())
+    tensors = load(encode_trajectory(Trajectory(request, torch.zeros(SHAPE))))
+    tensors["step_index"] = torch.tensor(step)
+    with pytest.raises(InputError, match=r"a step in 0\.\.6"):
+        decode_trajectory(save(tensors), request, SHAPE)
+
+
 def test_a_missing_tensor_is_refused(trajectory, request_):
     tensors = load(encode_trajectory(trajectory))
     del tensors["window_log_probs"]
