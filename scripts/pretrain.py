@@ -19,9 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from diffusers import QwenImageTransformer2DModel
+from measure import measure
 from rich.progress import track
 from torch import Tensor
 
+from spotlightd.dit.models import load_model
 from spotlightd.dit.models.glyph_ocr import (
     CHANNELS,
     PATCH,
@@ -149,7 +151,8 @@ def main() -> None:
     loss = train(model, sheet, captions, args)
     args.out.mkdir(parents=True, exist_ok=True)
     model.save(args.out)
-    print(json.dumps({"loss": loss, "seconds": time.monotonic() - began, "steps": args.steps}))
+    made = {"loss": loss, "seconds": time.monotonic() - began, "steps": args.steps}
+    print(json.dumps({**made, **measure(load_model(args.out))}, indent=2))
 
 
 if __name__ == "__main__":

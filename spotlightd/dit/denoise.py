@@ -45,6 +45,9 @@ def denoise_step(
 ) -> DenoiseOutput:
     """Take one step, or judge one that was taken.
 
+    Where no element keeps noise (sigma_next 0, or eta 0) every form is an ODE step, without a
+    log-prob: a density of no width has none (NUMERICS).
+
     Args:
         form: `ode`, or an SDE form.
         latents_BLD, velocity_BLD: state and model output; any dtype, computed in fp32.
@@ -58,21 +61,21 @@ def denoise_step(
 
     Raises:
         ValueError: a stochastic step was given neither or both of noise and next latents, or
-            has no noise scale (the sigma array must not place the SDE window there).
+            only some of its elements have noise.
     """
     x, v = latents_BLD.float(), velocity_BLD.float()
     s, s_next = (sigma.float().view(-1, 1, 1) for sigma in (sigma_B, sigma_next_B))
     dt = s_next - s
-    if form == "ode":
+    if form == "ode" or noise_level == 0 or not bool((s_next > 0).any()):
         mean = x + v * dt
         return DenoiseOutput(mean, mean, torch.zeros_like(s), None)
     if (noise_BLD is None) == (next_latents_BLD is None):
         raise ValueError("a stochastic step takes either noise or next latents")
     step = _FORMS[form](x, v, s, s_next, dt, noise_level, second_sigma)
-    if bool((step.scale <= 0).any()):
+    if bool(((step.scale <= 0) | (s_next <= 0)).any()):
         raise ValueError(
-            f"{form} has no noise at sigma {s.flatten().tolist()} -> {s_next.flatten().tolist()}: "
-            f"make that an ODE step"
+            f"{form} has no noise for all of sigma {s.flatten().tolist()} -> "
+            f"{s_next.flatten().tolist()}: step those elements apart, as ODE"
         )
     if noise_BLD is not None:
         next_latents = step.mean + step.scale * noise_BLD

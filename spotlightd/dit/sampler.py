@@ -14,7 +14,7 @@ from torch import Tensor
 from spotlightd.dit.denoise import denoise_step
 from spotlightd.dit.models import DiffusionModel, PromptEmbeds
 from spotlightd.dit.noise import Stream, standard_normal
-from spotlightd.dit.trajectory import Trajectory, decode_trajectory
+from spotlightd.dit.trajectory import Trajectory, decode_trajectory, stochastic_steps
 from spotlightd.errors import InputError
 from spotlightd.wire.codec import Buffer
 from spotlightd.wire.sampling import Request, SamplerSettings
@@ -48,8 +48,12 @@ class Sampler:
         """Take one denoising step of each.
 
         All must share guidance and image size; each has its own step, sigma and window.
-        Raises FloatingPointError naming the requests whose latents are no longer finite.
+        Raises FloatingPointError naming the requests whose latents are no longer finite, and
+        InputError for one that is finished.
         """
+        for trajectory in trajectories:
+            if trajectory.done:
+                raise InputError(f"{trajectory.request.request_id} is finished: no step is left")
         settings = trajectories[0].request.sampler
         prompts = self.prompt_embeds([t.request.prompt for t in trajectories])
         latents = torch.stack([t.latents_LD for t in trajectories])
@@ -144,8 +148,6 @@ def _by_mode(trajectories: Sequence[Trajectory]) -> list[tuple[list[int], bool]]
     """Split rows into those at an ODE step and those at a stochastic one."""
     rows: dict[bool, list[int]] = {False: [], True: []}
     for row, trajectory in enumerate(trajectories):
-        if trajectory.done:
-            raise InputError(f"{trajectory.request.request_id} is finished: it has no next step")
-        sampler = trajectory.request.sampler
-        rows[trajectory.step_index in sampler.sde_window].append(row)
+        stochastic = trajectory.step_index in stochastic_steps(trajectory.request.sampler)
+        rows[stochastic].append(row)
     return [(chosen, mode) for mode, chosen in rows.items() if chosen]

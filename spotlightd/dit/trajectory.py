@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spotlightd.errors import InputError
 from spotlightd.wire.codec import Buffer
-from spotlightd.wire.sampling import Request
+from spotlightd.wire.sampling import Request, SamplerSettings
 
 
 @dataclass
@@ -36,6 +36,14 @@ class Trajectory:
     @property
     def done(self) -> bool:
         return self.step_index == self.request.sampler.num_steps
+
+
+def stochastic_steps(settings: SamplerSettings) -> tuple[int, ...]:
+    """Return the window's steps that keep noise: one to sigma 0, or with eta 0, is an ODE step."""
+    if settings.noise_level == 0:
+        return ()
+    sigmas = settings.sigmas
+    return tuple(i for i in settings.sde_window if i < settings.num_steps and sigmas[i + 1] > 0)
 
 
 def encode_trajectory(trajectory: Trajectory) -> bytes:
@@ -73,23 +81,27 @@ def decode_trajectory(data: Buffer, request: Request, shape: tuple[int, int]) ->
         latents = tensors["latents"]
         before, after = tensors["window_latents"], tensors["window_next_latents"]
         log_probs = tensors["window_log_probs"]
-    except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
+    except (SafetensorError, KeyError, RuntimeError, ValueError, OverflowError) as error:
         raise InputError(f"trajectory of {request.request_id} is malformed: {error!r}") from None
     sampler = request.sampler
-    done = sum(1 for step in sampler.sde_window if step < step_index)
+    done = sum(1 for step in stochastic_steps(sampler) if step < step_index)
     expected = {"latents": shape, "window_latents": (done, *shape), "window_log_probs": (done,)}
     found = {
         "latents": tuple(latents.shape),
         "window_latents": tuple(before.shape),
         "window_log_probs": tuple(log_probs.shape),
     }
-    if found != expected or after.shape != before.shape or step_index > sampler.num_steps:
+    in_range = 0 <= step_index <= sampler.num_steps
+    if found != expected or after.shape != before.shape or not in_range:
         raise InputError(
             f"trajectory of {request.request_id} at step {step_index} has shapes {found}, "
-            f"expected {expected}"
+            f"expected {expected} and a step in 0..{sampler.num_steps}"
         )
-    if any(t.dtype != torch.float32 for t in (latents, before, after)):
-        raise InputError(f"trajectory of {request.request_id} is not in float32")
+    narrow = any(t.dtype != torch.float32 for t in (latents, before, after))
+    if narrow or log_probs.dtype != torch.float64:
+        raise InputError(
+            f"trajectory of {request.request_id}: latents must be float32, log-probs float64"
+        )
     if not all(bool(t.isfinite().all()) for t in (latents, before, after, log_probs)):
         raise InputError(f"trajectory of {request.request_id} holds values that are not finite")
     return Trajectory(

@@ -67,14 +67,27 @@ def test_an_ode_step_has_no_log_prob_and_goes_along_the_velocity():
     torch.testing.assert_close(out.next_latents, torch.full((2, 3, 4), 1 - 0.5 * 0.25))
 
 
-def test_a_step_without_noise_is_refused_not_nan():
-    with pytest.raises(ValueError, match="make that an ODE step"):
-        step("flow_cps", 0.25, 0.0, noise_BLD=torch.zeros(2, 3, 4))
+@pytest.mark.parametrize("form", ["flow_sde", "flow_cps", "dance_sde"])
+def test_the_last_step_is_an_ode_step_without_log_prob_in_every_form(form):
+    out = step(form, 0.25, 0.0, noise_BLD=torch.full((2, 3, 4), torch.nan))
+    assert out.log_prob is None
+    torch.testing.assert_close(out.next_latents, torch.full((2, 3, 4), 1 - 0.5 * 0.25))
 
 
-def test_the_last_step_of_flow_sde_is_finite():
-    out = step("flow_sde", 0.25, 0.0, noise_BLD=torch.zeros(2, 3, 4))
-    assert torch.isfinite(out.log_prob).all()
+@pytest.mark.parametrize("form", ["flow_sde", "flow_cps", "dance_sde"])
+def test_without_noise_level_every_form_is_an_ode_step(form):
+    x, sigma = torch.ones(2, 3, 4), torch.full((2,), 0.5)
+    out = denoise_step(form, x, 0.5 * x, sigma, sigma - 0.1, 0.0, 0.9, noise_BLD=x)
+    assert out.log_prob is None
+    torch.testing.assert_close(out.next_latents, torch.full((2, 3, 4), 1 - 0.5 * 0.1))
+
+
+@pytest.mark.parametrize("form", ["flow_sde", "flow_cps", "dance_sde"])
+def test_a_batch_of_steps_with_and_without_noise_is_refused_not_nan(form):
+    x = torch.ones(2, 3, 4)
+    sigmas = torch.tensor([0.25, 0.5]), torch.tensor([0.0, 0.4])
+    with pytest.raises(ValueError, match="step those elements apart"):
+        denoise_step(form, x, x, *sigmas, 0.7, 0.9, noise_BLD=x)
 
 
 @pytest.mark.parametrize("extra", [{}, {"noise_BLD": 0, "next_latents_BLD": 0}])

@@ -7,11 +7,11 @@ and a line to `ADAPTERS`.
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spotlightd.errors import InputError
 from spotlightd.wire.sampling import SamplerSettings
@@ -32,7 +32,8 @@ class PromptEmbeds(NamedTuple):
 class DiffusionModel(Protocol):
     """What a model brings (L latent tokens, D latent channels, B batch)."""
 
-    transformer: nn.Module
+    transformer: Any
+    """A diffusers model: an `nn.Module` that takes peft adapters."""
     lora_targets: tuple[str, ...]
     """Names of the linear layers that an adapter is attached to."""
     device: torch.device

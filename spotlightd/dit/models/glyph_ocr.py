@@ -5,9 +5,11 @@ packed), on 32 x 128 grey images of 2 x 8 patches; one character per patch colum
 VAE a linear codec maps 16 x 16 pixel patches to 64 coefficients.
 """
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from spotlightd.dit.models import PromptEmbeds
+from spotlightd.dit.models.digests import check_digests, write_index
 from spotlightd.dit.models.glyph_text import GlyphTextEncoder, tokenize
 from spotlightd.errors import InputError
 from spotlightd.wire.sampling import SamplerSettings
@@ -65,14 +68,14 @@ class PatchCodec:
 class GlyphOcr:
     """A `DiffusionModel` (see `spotlightd.dit.models`)."""
 
-    lora_targets = (
+    lora_targets: tuple[str, ...] = (
         "to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj",
         "to_add_out", "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2",
     )  # fmt: skip
 
     def __init__(
         self,
-        transformer: torch.nn.Module,
+        transformer: Any,
         text_encoder: GlyphTextEncoder,
         codec: PatchCodec,
         shift: float,
@@ -89,6 +92,7 @@ class GlyphOcr:
         """Load a folder written by `save`. Raises InputError where a file is damaged."""
         from diffusers import QwenImageTransformer2DModel
 
+        check_digests(model_dir)
         try:
             transformer = QwenImageTransformer2DModel.from_pretrained(
                 model_dir / "transformer", torch_dtype=dtype, local_files_only=True
@@ -110,14 +114,15 @@ class GlyphOcr:
 
     def save(self, model_dir: Path) -> None:
         """Write the folder that `load` reads: bf16 transformer and encoder, fp32 codec."""
-        self.transformer.to(torch.bfloat16).save_pretrained(model_dir / "transformer")
+        narrow = copy.deepcopy(self.transformer).to(torch.bfloat16)
+        narrow.save_pretrained(model_dir / "transformer")
         encoder = {k: v.bfloat16().contiguous() for k, v in self.text_encoder.state_dict().items()}
         save_file(encoder, model_dir / "text_encoder.safetensors")
         codec = {k: getattr(self.codec, k) for k in ("mean", "analysis", "synthesis")}
         save_file({k: v.contiguous() for k, v in codec.items()}, model_dir / "codec.safetensors")
         (model_dir / "scheduler.json").write_text(json.dumps({"shift": self.shift}) + "\n")
-        index = {"_class_name": "GlyphOcrPipeline", "spotlight_model": "glyph-ocr"}
-        (model_dir / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
+        fields = {"_class_name": "GlyphOcrPipeline", "spotlight_model": "glyph-ocr"}
+        write_index(model_dir, fields)
 
     def latent_shape(self, height: int, width: int) -> tuple[int, int]:
         if height % PATCH or width % PATCH:
