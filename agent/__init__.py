@@ -1,0 +1,1 @@
+"""Spotlight's agent: the light process on a spot VM, and its workers."""

@@ -9,11 +9,10 @@ is the held time exactly (DESIGN: what always holds, line 7):
     idle     the rest
 """
 
-from typing import Literal
-
 import msgspec
 
-Classes = dict[Literal["useful", "wasted", "loading", "idle"], float]
+Classes = dict[str, float]
+"""Seconds by class name."""
 
 
 class Account(msgspec.Struct):
@@ -104,9 +103,9 @@ class Ledger:
         if account is not None and account.left_at is None:
             account.left_at = now
 
-    def classes(self, agent_id: str, now: float) -> dict[str, float]:
+    def classes(self, agent_id: str, now: float) -> Classes:
         account = self.accounts.get(agent_id)
-        return dict(account.classes(now)) if account else {}
+        return account.classes(now) if account else {}
 
     def totals(self, now: float) -> dict[str, float]:
         totals = {"useful": 0.0, "wasted": 0.0, "loading": 0.0, "idle": 0.0}

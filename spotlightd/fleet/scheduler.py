@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from spotlightd.wire.messages import HeldLease, Role
-from spotlightd.wire.sampling import Request, RequestKind
+from spotlightd.wire.sampling import PRIORITY, Request, RequestKind
 
 RequestState = Literal["queued", "leased", "done", "failed", "cancelled"]
 Outcome = Literal["committed", "stale"]
 
-PRIORITY: tuple[RequestKind, ...] = ("rollout", "evaluate", "explore")
 KINDS_BY_ROLE: dict[Role, tuple[RequestKind, ...]] = {
     "agent": PRIORITY,
     # The trainer is busy training whenever there is something to explore.

@@ -16,6 +16,8 @@ Fence = Annotated[int, Meta(ge=1, lt=2**53)]
 
 SdeForm = Literal["flow_sde", "flow_cps", "dance_sde"]
 RequestKind = Literal["explore", "rollout", "evaluate"]
+PRIORITY: tuple[RequestKind, ...] = ("rollout", "evaluate", "explore")
+"""Most urgent first, in the scheduler's queues and in a worker's batches."""
 
 
 class SamplerSettings(Struct, frozen=True, forbid_unknown_fields=True):

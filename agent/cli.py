@@ -1,0 +1,160 @@
+"""`spotlight-agent`: join a daemon from a spot VM, and work."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.enrol import default_name
+from spotlightd import __version__, logs
+from spotlightd.commands import run_app
+from spotlightd.errors import InputError, UsageError
+from spotlightd.wire.token import Token, parse_token
+
+app = typer.Typer(
+    help="The agent on a spot VM: pulls work and weights from a spotlightd, and samples.",
+    epilog="Example: spotlight-agent join --token-file token.txt",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+StateDir = Annotated[Path | None, typer.Option(help="Keeps the key, the model and the adapters.")]
+Name = Annotated[str, typer.Option(help="Name shown to operators; default: the host's.")]
+WorkerCount = Annotated[int, typer.Option(min=1, max=64, help="Worker processes, one per GPU.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads of each worker.")]
+MaxBatch = Annotated[int, typer.Option(min=1, max=1024, help="Trajectories per worker at once.")]
+PreemptFile = Annotated[
+    Path | None, typer.Option(help="When this file appears, the VM is about to be taken away.")
+]
+Grace = Annotated[float, typer.Option(min=1, help="Seconds left at a notice that does not say.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the daemon.")]
+ChunkBind = Annotated[str, typer.Option(help="Local address on which weights are served.")]
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"spotlight-agent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: spotlight-agent join --token-file token.txt --name vm-1")
+def join(
+    token: Annotated[
+        str | None,
+        typer.Argument(help="Join token; better in a file or in SPOTLIGHT_TOKEN than here."),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the token.")] = None,
+    state_dir: StateDir = None,
+    name: Name = "",
+    workers: WorkerCount = 1,
+    threads: Threads = 1,
+    max_batch: MaxBatch = 8,
+    preempt_file: PreemptFile = None,
+    notice_grace: Grace = 30.0,
+    connect_timeout: Timeout = 20.0,
+    chunk_bind: ChunkBind = "0.0.0.0",
+    json_logs: JsonLogs = False,
+) -> None:
+    """Enrol with a token made by `spotlightctl token create`, then work until told to leave."""
+    _start(
+        _find_token(token, token_file),
+        state_dir,
+        name,
+        (workers, threads, max_batch),
+        preempt_file,
+        (notice_grace, connect_timeout),
+        chunk_bind,
+        json_logs,
+    )
+
+
+@app.command(epilog="Example: spotlight-agent run --state-dir /var/lib/spotlight-agent")
+def run(
+    state_dir: StateDir = None,
+    name: Name = "",
+    workers: WorkerCount = 1,
+    threads: Threads = 1,
+    max_batch: MaxBatch = 8,
+    preempt_file: PreemptFile = None,
+    notice_grace: Grace = 30.0,
+    connect_timeout: Timeout = 20.0,
+    chunk_bind: ChunkBind = "0.0.0.0",
+    json_logs: JsonLogs = False,
+) -> None:
+    """Work again with the key of an earlier join; needs no token."""
+    _start(
+        None,
+        state_dir,
+        name,
+        (workers, threads, max_batch),
+        preempt_file,
+        (notice_grace, connect_timeout),
+        chunk_bind,
+        json_logs,
+    )
+
+
+def _start(
+    token: Token | None,
+    state_dir: Path | None,
+    name: str,
+    sizes: tuple[int, int, int],
+    preempt_file: Path | None,
+    times: tuple[float, float],
+    chunk_bind: str,
+    json_logs: bool,
+) -> None:
+    logs.configure(logging.INFO, as_json=json_logs)
+    from agent import main as agent
+
+    settings = agent.AgentSettings(
+        state_dir or default_state_dir(),
+        name or default_name(),
+        *sizes,
+        preempt_file,
+        *times,
+        chunk_bind,
+    )
+    raise typer.Exit(agent.run(settings, token))
+
+
+def default_state_dir() -> Path:
+    """Root's agent is the system's; anybody else keeps its state at home."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/spotlight-agent")
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(base) / "spotlight-agent"
+
+
+def _find_token(text: str | None, file: Path | None) -> Token:
+    if text is not None and file is not None:
+        raise UsageError("give the token once: as an argument, by --token-file or SPOTLIGHT_TOKEN")
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read the token file {file}: {error}") from None
+    text = text or os.environ.get("SPOTLIGHT_TOKEN")
+    if not text:
+        raise UsageError(
+            "a join token is needed: spotlight-agent join --token-file FILE, or SPOTLIGHT_TOKEN "
+            "(make one with spotlightctl token create)"
+        )
+    return parse_token(text)
+
+
+def main() -> None:
+    sys.exit(run_app(app, "spotlight-agent"))

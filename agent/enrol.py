@@ -1,0 +1,121 @@
+"""Joining: a key of our own, shown to the daemon whose key the token pins, and kept."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from spotlightd.errors import (
+    InputError,
+    NotAuthorisedError,
+    SpotlightError,
+    TryAgainError,
+    UnreachableError,
+    VersionSkewError,
+)
+from spotlightd.wire.codec import LINK, WireError
+from spotlightd.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, Enrol, Enrolled, Refused
+from spotlightd.wire.token import Token, proof_under, secret_key
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What the agent keeps in `agent.json` (mode 0600)."""
+
+    agent_id: str
+    name: str
+    link_endpoint: str
+    server_key: str
+    public_key: str
+    private_key: str
+
+    def __repr__(self) -> str:
+        return f"Identity({self.agent_id!r})"
+
+
+def load_identity(state_dir: Path) -> Identity:
+    """Raises InputError where this agent has not joined yet, or the file is damaged."""
+    path = state_dir / "agent.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Identity)
+    except FileNotFoundError:
+        raise InputError(
+            f"no agent has joined in {state_dir}: run spotlight-agent join with a token first"
+        ) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{path} is damaged ({error}): remove it and join again") from None
+
+
+def save_identity(state_dir: Path, identity: Identity) -> None:
+    path = state_dir / "agent.json"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(identity))
+
+
+async def enrol(token: Token, name: str, timeout_s: float) -> Identity:
+    """Enrol a new key.
+
+    Raises:
+        UnreachableError: nobody answered in time.
+        NotAuthorisedError, VersionSkewError, TryAgainError: refused, with the daemon's reason.
+    """
+    public, private = (key.decode() for key in zmq.curve_keypair())
+    context = zmq.asyncio.Context()
+    dealer = context.socket(zmq.DEALER)
+    try:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.curve_serverkey = token.server_key.encode()
+        dealer.curve_publickey, dealer.curve_secretkey = public.encode(), private.encode()
+        dealer.connect(f"tcp://{token.endpoint}")
+        proof = proof_under(secret_key(token.secret), public)
+        protocol = (PROTOCOL_MAJOR, PROTOCOL_MINOR)
+        message = Enrol(protocol, token.token_id, public, proof, name)
+        await dealer.send_multipart(LINK.encode(message))
+        if not await dealer.poll(timeout_s * 1000):
+            raise UnreachableError(
+                f"no answer from {token.endpoint} within {timeout_s:g} s: is spotlightd running "
+                f"there, does a firewall block the port, and was the token made by this daemon?"
+            )
+        answer, _ = LINK.decode(await dealer.recv_multipart())
+    except WireError as error:
+        raise UnreachableError(f"{token.endpoint} is no spotlightd: {error}") from None
+    finally:
+        dealer.close()
+        context.term()
+    if isinstance(answer, Refused):
+        raise refusal(answer)
+    if not isinstance(answer, Enrolled):
+        raise UnreachableError(f"{token.endpoint} answered with {type(answer).__name__}")
+    host = token.endpoint.rpartition(":")[0]
+    endpoint = f"tcp://{host}:{answer.link_port}"
+    return Identity(answer.agent_id, name, endpoint, token.server_key, public, private)
+
+
+def refusal(answer: Refused) -> SpotlightError:
+    """Return the error that a refusal means."""
+    match answer.code:
+        case "not_authorised":
+            return NotAuthorisedError(f"the daemon refuses this agent: {answer.reason}")
+        case "version_skew":
+            return VersionSkewError(answer.reason)
+        case "try_again":
+            return TryAgainError(answer.reason)
+
+
+def default_name() -> str:
+    return socket.gethostname() or "agent"
+
+
+async def join_or_load(
+    token: Token | None, state_dir: Path, name: str, timeout_s: float
+) -> Identity:
+    """Return this agent's identity: enrolled with the token, or kept from an earlier join."""
+    if token is None:
+        return await asyncio.to_thread(load_identity, state_dir)
+    identity = await enrol(token, name, timeout_s)
+    await asyncio.to_thread(save_identity, state_dir, identity)
+    return identity

@@ -1,0 +1,335 @@
+"""The agent: wires its parts together and sees them through one life.
+
+    daemon ==CURVE== AgentLink -> Agent -> WeightPeer (versions)
+                                     |---> Work -> Workers, scorer (children)
+                                     '---> Lifecycle (decides when to leave)
+
+One asyncio loop, no torch: a process that talks to the network never computes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq.asyncio
+
+from agent.enrol import Identity, join_or_load, refusal
+from agent.lifecycle import Leave, Lifecycle, Notice
+from agent.link import AgentLink
+from agent.preemption import watch_file, watch_signals
+from agent.weight_peer import WeightPeer
+from agent.work import Work
+from agent.workers import Workers, WorkerSlot
+from spotlightd.errors import SpotlightError, UnreachableError
+from spotlightd.wire import messages as m
+from spotlightd.wire import worker as w
+from spotlightd.wire.codec import Buffer
+from spotlightd.wire.token import Token
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05
+RESEND_CHECK_S = 1.0
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the command line says."""
+
+    state_dir: Path
+    name: str
+    workers: int = 1
+    threads: int = 1
+    max_batch: int = 8
+    """Trajectories that each worker holds at once."""
+    preempt_file: Path | None = None
+    notice_grace_s: float = 30.0
+    """Time assumed to be left at a notice that does not say."""
+    connect_timeout_s: float = 20.0
+    chunk_bind: str = "0.0.0.0"
+
+
+def run(settings: AgentSettings, token: Token | None) -> int:
+    """Join (with a token) or rejoin, work until it ends, and return the exit code.
+
+    Raises SpotlightError for what the user can mend.
+    """
+    return asyncio.run(_run(settings, token))
+
+
+async def _run(settings: AgentSettings, token: Token | None) -> int:
+    try:
+        settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise SpotlightError(f"cannot make {settings.state_dir}: {error.strerror}") from None
+    identity = await join_or_load(
+        token, settings.state_dir, settings.name, settings.connect_timeout_s
+    )
+    agent = Agent(settings, identity)
+    try:
+        return await agent.run()
+    finally:
+        await agent.close()
+
+
+class Agent:
+    """One agent process."""
+
+    def __init__(self, settings: AgentSettings, identity: Identity) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.lifecycle = Lifecycle()
+        self._context = zmq.asyncio.Context()
+        self._link = AgentLink(self._context, identity)
+        self._weights = WeightPeer(
+            self._context,
+            settings.state_dir,
+            settings.chunk_bind,
+            self._link.send,
+            self._weights_ready,
+        )
+        self._welcome: m.Welcome | None = None
+        self._work: Work | None = None
+        self._workers: Workers | None = None
+        self._base: Path | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ending: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
+        self._beat_s = 1.0
+        self._given: tuple[int, ...] = ()
+
+    async def run(self) -> int:
+        """Work until the lifecycle says leave; return its exit code."""
+        watch_signals(self.settings.notice_grace_s, self._noticed)
+        self._weights.start()
+        self._link.start(self._handle)
+        self._hello()
+        self._spawn(self._until_welcomed())
+        if self.settings.preempt_file is not None:
+            self._spawn(self._watch_file(self.settings.preempt_file))
+        self._spawn(self._tick())
+        leave = await self._ending
+        logger.info("leaving: %s", leave.reason)
+        if self._work is not None:
+            self._work.hand_back_rest()
+        self._link.send(m.Goodbye(leave.reason))
+        return leave.exit_code
+
+    async def close(self) -> None:
+        if self._workers is not None:
+            await self._workers.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._weights.close()
+        await self._link.close()
+        self._context.term()
+
+    # --- session ------------------------------------------------------------------------------
+
+    def _hello(self) -> None:
+        held = self._work.pull.hello() if self._work else ()
+        self._given = ()
+        protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
+        settings = self.settings
+        self._link.send(
+            m.Hello(protocol, "agent", settings.name, settings.workers, self._weights.port, held)
+        )
+
+    async def _until_welcomed(self) -> None:
+        await asyncio.sleep(self.settings.connect_timeout_s)
+        if self._welcome is None:
+            raise UnreachableError(
+                f"no answer from {self.identity.link_endpoint} within "
+                f"{self.settings.connect_timeout_s:g} s: is spotlightd running there, and does it "
+                f"still know this agent? If its state was removed, join again with a new token"
+            )
+
+    def _handle(self, message: m.Message, frames: list[Buffer]) -> None:
+        match message:
+            case m.Welcome():
+                self._welcomed(message)
+            case m.HelloAgain():
+                self._hello()
+            case m.HeartbeatReply():
+                if self._welcome is not None and message.epoch != self._welcome.epoch:
+                    self._hello()
+            case m.PublishedVersion() | m.Peers() | m.PeerTicket():
+                self._weights.handle(message)
+            case m.Grant() | m.Ack() | m.Withdraw():
+                self._handle_work(message, frames)
+            case m.Drain():
+                self._noticed(Notice(message.reason, max(message.deadline_s, 2.0), False))
+            case m.Refused():
+                self._fail(refusal(message))
+            case _:
+                logger.warning("the daemon sent an unexpected %s", type(message).__name__)
+
+    def _handle_work(self, message: m.Grant | m.Ack | m.Withdraw, frames: list[Buffer]) -> None:
+        if self._work is None:
+            return
+        match message:
+            case m.Grant():
+                self._work.granted(message, frames)
+            case m.Ack():
+                self._work.acked(message)
+            case m.Withdraw():
+                self._work.withdrawn(message.held)
+        self._give()
+
+    def _welcomed(self, welcome: m.Welcome) -> None:
+        first = self._welcome is None
+        self._welcome, self._beat_s = welcome, welcome.heartbeat_s
+        if first:
+            logger.info("joined as %s", welcome.agent_id)
+            self.lifecycle.welcomed()
+            capacity = self.settings.workers * self.settings.max_batch
+            self._work = Work(capacity, welcome.rewards, self._link.send)
+            self._spawn(self._start_scorer(self._work))
+            self._spawn(self._heartbeat())
+            self._start_workers()
+        else:
+            assert self._work is not None
+            self._work.resend(everything=True)
+        self._give()
+
+    async def _start_scorer(self, work: Work) -> None:
+        await (await work.start_scorer())
+
+    # --- weights ------------------------------------------------------------------------------
+
+    def _weights_ready(self, kind: str, version: int, folder: Path) -> None:
+        if kind == "base":
+            self._base = folder
+            self._start_workers()
+        elif self._workers is not None:
+            self._bind(version, folder)
+        else:
+            self._spawn(self._bind_later(version, folder))
+
+    async def _bind_later(self, version: int, folder: Path) -> None:
+        """The first adapter may be here before the base model is."""
+        while self._workers is None:
+            await asyncio.sleep(TICK_S)
+        self._bind(version, folder)
+
+    def _bind(self, version: int, folder: Path) -> None:
+        assert self._workers is not None
+        self._workers.bind(version, folder / "adapter.safetensors", self._weights.holds)
+
+    def _start_workers(self) -> None:
+        if self._base is None or self._welcome is None or self._workers is not None:
+            return
+        welcome = self._welcome
+        load = w.Load(
+            str(self._base),
+            welcome.lora_rank,
+            welcome.lora_alpha,
+            welcome.dtype,
+            self.settings.threads,
+            welcome.commit_every,
+        )
+        assert self._work is not None
+        self._workers = Workers(
+            self.settings.workers, load, self._worker_said, self._work.worker_died
+        )
+        self._work.workers = self._workers
+        for task in self._workers.start():
+            self._spawn(_wait_for(task))
+
+    # --- work ---------------------------------------------------------------------------------
+
+    def _worker_said(self, slot: WorkerSlot, message: object, frames: list[Buffer]) -> None:
+        assert self._work is not None
+        self._work.worker_said(slot, message, frames)
+        if isinstance(message, w.Bound):
+            self.lifecycle.ready()
+        self._give()
+
+    def _give(self) -> None:
+        """Ask for work when there is room, and whenever another version can be sampled."""
+        if self._work is None or self._workers is None or self.lifecycle.phase != "pulling":
+            return
+        versions = self._workers.ready_versions()
+        if not versions:
+            return
+        credit = self._work.pull.take_credit()
+        if credit or versions != self._given:
+            self._given = versions
+            self._link.send(m.Give(credit, versions))
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._link.send(self._beat())
+            await asyncio.sleep(self._beat_s)
+
+    def _beat(self) -> m.Heartbeat:
+        slots = self._workers.slots if self._workers else []
+        busy = sum(slot.busy_s for slot in slots)
+        loading = sum(slot.loading_total_s() for slot in slots)
+        alive = sum(time.monotonic() - slot.began for slot in slots)
+        return m.Heartbeat(
+            sum(slot.denoise_steps for slot in slots),
+            busy,
+            loading,
+            max(alive - busy - loading, 0.0),
+            self._weights.holds,
+            self._workers.ready_versions() if self._workers else (),
+        )
+
+    # --- leaving ------------------------------------------------------------------------------
+
+    async def _watch_file(self, path: Path) -> None:
+        async for notice in watch_file(path, self.settings.notice_grace_s):
+            self._noticed(notice)
+
+    def _noticed(self, notice: Notice) -> None:
+        begin = self.lifecycle.noticed(notice, time.monotonic())
+        if begin is None:
+            return
+        logger.warning("%s: leaving within %.0f s", notice.source, notice.deadline_s)
+        self._link.send(m.Notice(notice.deadline_s, notice.source))
+        self._weights.stop_serving()
+        if self._work is not None:
+            self._work.flush()
+
+    async def _tick(self) -> None:
+        last_resend = time.monotonic()
+        while True:
+            now = time.monotonic()
+            settled = self._work is None or self._work.settled
+            leave = self.lifecycle.tick(now, settled)
+            if leave is not None and not self._ending.done():
+                # The last account of time goes out before goodbye.
+                self._link.send(self._beat())
+                self._ending.set_result(leave)
+            if self._work is not None and now - last_resend > RESEND_CHECK_S:
+                last_resend = now
+                self._work.resend()
+            await asyncio.sleep(TICK_S)
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(task.exception())
+
+    def _fail(self, error: BaseException | None) -> None:
+        if error is not None and not self._ending.done():
+            self._ending.set_exception(error)
+
+
+async def _wait_for(task: "asyncio.Task[None]") -> None:
+    await task
+
+
+__all__: Sequence[str] = ("Agent", "AgentSettings", "run")

@@ -1,0 +1,233 @@
+"""The worker process: `python -m agent.worker FD`. Holds the model and denoises; one per GPU.
+
+It talks to its agent alone. Between two denoising steps it reads what has arrived, so that
+cancellation, new leases and a preemption notice wait for one step at most. Everything leased and
+compatible shares a batch, each trajectory at its own step.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from spotlightd.childproc import Channel, enter_child
+from spotlightd.dit.lora import attach_lora, bind_adapter, read_adapter
+from spotlightd.dit.models import load_model
+from spotlightd.dit.png import encode_png
+from spotlightd.dit.sampler import Sampler, compatible
+from spotlightd.dit.trajectory import Trajectory, encode_trajectory
+from spotlightd.errors import ExitCode, SpotlightError
+from spotlightd.wire import pipe
+from spotlightd.wire import worker as w
+from spotlightd.wire.codec import Buffer, frame_specs
+from spotlightd.wire.messages import HeldLease, Lease
+from spotlightd.wire.sampling import PRIORITY
+
+VERSIONS_KEPT = 2
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class Running:
+    lease: Lease
+    trajectory: Trajectory
+    gpu_s: float = 0.0
+    """GPU-seconds since the last commit of this trajectory."""
+
+    @property
+    def held(self) -> HeldLease:
+        return HeldLease(self.lease.request.request_id, self.lease.fence)
+
+
+class Worker:
+    """One process's state: the model, adapters by version, and trajectories in flight."""
+
+    def __init__(self, channel: Channel, load: w.Load) -> None:
+        torch.set_num_threads(load.threads)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._channel = channel
+        self._commit_every = load.commit_every
+        self._model = load_model(Path(load.model_dir), DTYPES[load.dtype], device)
+        attach_lora(self._model, load.lora_rank, load.lora_alpha)
+        self._sampler = Sampler(self._model)
+        self._adapters: dict[int, dict[str, torch.Tensor]] = {}
+        self._bound: int | None = None
+        self._running: dict[str, Running] = {}
+        self._stopped = False
+
+    def run(self) -> None:
+        """Work until Exit or until the agent is gone (EOFError)."""
+        while True:
+            received = self._channel.receive(0 if self._running else None)
+            if received is not None:
+                message, frames = received
+                if isinstance(message, w.Exit):
+                    return
+                self._handle(message, frames)
+            elif self._running:
+                self._step()
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _handle(self, message: object, frames: Sequence[Buffer]) -> None:
+        match message:
+            case w.Bind():
+                self._bind(message)
+            case w.Sample():
+                self._start(message.lease, frames[0] if frames else None)
+            case w.CancelLeases():
+                self._cancel(message.held)
+            case w.Flush():
+                self._flush(message.stop)
+            case _:
+                raise SpotlightError(f"the agent sent an unexpected {type(message).__name__}")
+
+    def _bind(self, message: w.Bind) -> None:
+        began = time.monotonic()
+        tensors = read_adapter(Path(message.path))
+        # Binding at once proves that the file fits; sampling switches between kept versions.
+        count = bind_adapter(self._model, tensors, message.path)
+        self._adapters[message.version], self._bound = tensors, message.version
+        for old in sorted(self._adapters)[:-VERSIONS_KEPT]:
+            del self._adapters[old]
+        self._channel.send(w.Bound(message.version, count, time.monotonic() - began))
+
+    def _start(self, lease: Lease, state: Buffer | None) -> None:
+        request = lease.request
+        running = Running(lease, Trajectory(request, torch.empty(0)))
+        try:
+            if self._stopped:
+                raise SpotlightError("the worker is stopping")
+            if request.policy_version not in self._adapters:
+                raise SpotlightError(f"version {request.policy_version} is not bound here")
+            running.trajectory = self._sampler.start(request, state)
+        except SpotlightError as error:
+            self._break(running, str(error))
+            return
+        self._running[request.request_id] = running
+
+    def _cancel(self, held: Sequence[HeldLease]) -> None:
+        dropped, gpu_s = [], 0.0
+        for lease in held:
+            running = self._running.get(lease.request_id)
+            if running is not None and running.lease.fence == lease.fence:
+                gpu_s += self._running.pop(lease.request_id).gpu_s
+                dropped.append(lease)
+        self._channel.send(w.Cancelled(tuple(dropped), gpu_s))
+
+    def _flush(self, stop: bool) -> None:
+        held = tuple(running.held for running in self._running.values())
+        for running in self._running.values():
+            if running.trajectory.step_index > 0:
+                self._send_state(running)
+        if stop:
+            self._stopped = True
+            self._running.clear()
+        self._channel.send(w.Flushed(held, 0.0))
+
+    # --- sampling -----------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        batch = self._choose()
+        began = time.monotonic()
+        try:
+            self._use_version(batch[0].lease.request.policy_version)
+            self._sampler.advance([running.trajectory for running in batch])
+            done = [running for running in batch if running.trajectory.done]
+            images = self._sampler.decode([r.trajectory for r in done]) if done else []
+        except (FloatingPointError, RuntimeError) as error:
+            for running in batch:
+                self._break(running, str(error))
+            return
+        busy_s = time.monotonic() - began
+        for running in batch:
+            running.gpu_s += busy_s / len(batch)
+        self._channel.send(w.Boundary(len(batch), busy_s))
+        for running, image in zip(done, images, strict=True):
+            self._finish(running, encode_png(image))
+        self._commit([running for running in batch if not running.trajectory.done])
+
+    def _choose(self) -> list[Running]:
+        """Return the batch: the most urgent kind's version, and all that is compatible."""
+        first = min(self._running.values(), key=lambda r: PRIORITY.index(r.lease.request.kind))
+        version = first.lease.request.policy_version
+        return [
+            running
+            for running in self._running.values()
+            if running.lease.request.policy_version == version
+            and compatible(running.lease.request.sampler, first.lease.request.sampler)
+        ]
+
+    def _use_version(self, version: int) -> None:
+        if self._bound != version:
+            bind_adapter(self._model, self._adapters[version], f"adapter version {version}")
+            self._bound = version
+
+    def _commit(self, batch: Sequence[Running]) -> None:
+        """Hand over the state of rollouts every few steps; exploration is cheap to redo."""
+        for running in batch:
+            due = self._commit_every and running.trajectory.step_index % self._commit_every == 0
+            if due and running.lease.request.kind == "rollout":
+                self._send_state(running)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _send_state(self, running: Running) -> None:
+        state = encode_trajectory(running.trajectory)
+        self._channel.send(
+            w.StepState(
+                running.held.request_id,
+                running.held.fence,
+                running.trajectory.step_index,
+                running.gpu_s,
+                frame_specs(trajectory=state),
+            ),
+            [state],
+        )
+        running.gpu_s = 0.0
+
+    def _finish(self, running: Running, image: bytes) -> None:
+        held = running.held
+        del self._running[held.request_id]
+        frames: dict[str, Buffer] = {"image": image}
+        if running.lease.request.kind == "rollout":
+            frames = {"trajectory": encode_trajectory(running.trajectory), "image": image}
+        resumed_from = running.lease.resume_step
+        self._channel.send(
+            w.Finished(
+                held.request_id, held.fence, running.gpu_s, resumed_from, frame_specs(**frames)
+            ),
+            list(frames.values()),
+        )
+
+    def _break(self, running: Running, reason: str) -> None:
+        self._running.pop(running.held.request_id, None)
+        held = running.held
+        self._channel.send(w.Broken(held.request_id, held.fence, reason[:2000], running.gpu_s))
+
+
+def main(argv: list[str]) -> int:
+    channel = Channel(enter_child(argv), receives=pipe.TO_WORKER, sends=pipe.FROM_WORKER)
+    try:
+        received = channel.receive()
+        assert received is not None
+        load, _ = received
+        if not isinstance(load, w.Load):
+            raise SpotlightError(f"expected Load first, got {type(load).__name__}")
+        began = time.monotonic()
+        worker = Worker(channel, load)
+        channel.send(w.Loaded(time.monotonic() - began))
+        worker.run()
+    except EOFError:
+        return ExitCode.OK
+    except SpotlightError as error:
+        channel.send(w.Fatal(str(error)[:2000]))
+        return error.exit_code
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
