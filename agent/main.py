@@ -100,6 +100,7 @@ class Agent:
         self._ending: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
         self._beat_s = 1.0
         self._given: tuple[int, ...] = ()
+        self._beating: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Work until the lifecycle says leave; return its exit code."""
@@ -112,6 +113,9 @@ class Agent:
             self._spawn(self._watch_file(self.settings.preempt_file))
         self._spawn(self._tick())
         leave = await self._ending
+        if self._beating is not None:
+            # A beat after goodbye would look like an agent that wants to come back.
+            self._beating.cancel()
         logger.info("leaving: %s", leave.reason)
         if self._work is not None:
             self._work.hand_back_rest()
@@ -189,7 +193,7 @@ class Agent:
             capacity = self.settings.workers * self.settings.max_batch
             self._work = Work(capacity, welcome.rewards, self._link.send)
             self._spawn(self._start_scorer(self._work))
-            self._spawn(self._heartbeat())
+            self._beating = self._spawn(self._heartbeat())
             self._start_workers()
         else:
             assert self._work is not None
@@ -313,10 +317,11 @@ class Agent:
 
     # --- tasks --------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent.lifecycle import Notice
 
-POLL_S = 0.2
+POLL_S = 0.05
 
 
 async def watch_file(path: Path, grace_s: float) -> AsyncIterator[Notice]:

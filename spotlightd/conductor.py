@@ -35,6 +35,9 @@ from spotlightd.wire.sampling import Request
 
 logger = logging.getLogger(__name__)
 
+IMAGES_KEPT = 10
+"""Iterations whose rollout images are kept."""
+
 
 class Conductor:
     """Drives one run. `finished` is set when its last evaluation is committed."""
@@ -132,7 +135,7 @@ class Conductor:
         self._store.add_metrics(begins.iteration, {name: ended})
         if begins.phase == "rollout":
             self.fleet.scheduler.forget_settled()
-            self._store.drop_trajectories(begins.iteration)
+            self._store.forget_before(begins.iteration, begins.iteration - IMAGES_KEPT)
         if begins.phase == "finished":
             self.finished.set()
 

@@ -108,7 +108,7 @@ class FleetService:
                 self._hand_back(agent_id, message)
             case m.Notice():
                 self.notices[agent_id] = time.time() + message.deadline_s
-                text = f"preemption notice from {message.source}: {message.deadline_s:.0f} s left"
+                text = f"notice from {message.source}: {message.deadline_s:.0f} s left"
                 self._changed(self.members.drain(agent_id, text))
                 self.scheduler.revoke_credit(agent_id)
             case m.Goodbye():
@@ -420,7 +420,7 @@ class FleetService:
 
     def event(self, level: str, component: str, text: str) -> None:
         """Log what happened and keep it in the store."""
-        logger.log(getattr(logging, level.upper()), "%s", text)
+        logging.getLogger(f"spotlightd.{component}").log(getattr(logging, level.upper()), text)
         self._store.add_event(level, component, text)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:

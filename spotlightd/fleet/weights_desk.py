@@ -37,6 +37,7 @@ class WeightsDesk:
         self._chunk_bytes = chunk_bytes
         self._manifests: dict[tuple[str, int], Manifest] = {}
         self._tickets: list[str] = []
+        self._renew_ticket()
         self.current_version: int | None = None
 
     def publish_base(self, model_dir: Path) -> None:
@@ -50,8 +51,7 @@ class WeightsDesk:
             if kind == "adapter" and old <= version - VERSIONS_KEPT:
                 self._chunks.drop("adapter", old)
                 del self._manifests[kind, old]
-        self._tickets = [secrets.token_urlsafe(24), *self._tickets[: VERSIONS_KEPT - 1]]
-        self._server.tickets = set(self._tickets)
+        self._renew_ticket()
         return PublishedVersion(self._manifests["adapter", version], current=True)
 
     def greeting(self) -> list[PublishedVersion | PeerTicket]:
@@ -83,6 +83,11 @@ class WeightsDesk:
         ]
         everybody = (*holders[: MAX_PEERS - 1], WeightPeer(DAEMON, self._endpoint))
         return Peers(asked.kind, asked.version, everybody, self._tickets[0])
+
+    def _renew_ticket(self) -> None:
+        """A ticket lives as long as the versions that it was given out for."""
+        self._tickets = [secrets.token_urlsafe(24), *self._tickets[: VERSIONS_KEPT - 1]]
+        self._server.tickets = set(self._tickets)
 
     def _publish(self, manifest: Manifest, folder: Path) -> None:
         self._chunks.add(manifest, folder)

@@ -255,14 +255,25 @@ class Store:
             table.setdefault(kind, {})[state] = count
         return table
 
-    def drop_trajectories(self, before_iteration: int) -> "Future[None]":
-        """Forget trajectories that have trained and states that are no longer resumed from."""
+    def forget_before(self, iteration: int, images_before: int) -> "Future[None]":
+        """Drop blobs that nobody needs any more.
+
+        Args:
+            iteration: trajectories of earlier iterations have trained, and settled requests
+                are not resumed.
+            images_before: rollouts' images of earlier iterations; evaluations keep theirs.
+        """
 
         def statement(connection: sqlite3.Connection, _: list[str]) -> None:
             connection.execute(
                 "UPDATE result SET trajectory = '' WHERE trajectory != '' AND request_id IN "
                 "(SELECT request_id FROM request WHERE iteration < ?)",
-                (before_iteration,),
+                (iteration,),
+            )
+            connection.execute(
+                "UPDATE result SET image = '' WHERE image != '' AND request_id IN "
+                "(SELECT request_id FROM request WHERE kind = 'rollout' AND iteration < ?)",
+                (images_before,),
             )
             connection.execute(
                 "UPDATE request SET progress_blob = '', progress_step = 0 WHERE "
