@@ -20,7 +20,7 @@ evaluate_seeds = 4
 num_steps = 10
 sde_form = "flow_cps"
 noise_level = 0.7
-sde_window_size = 7
+sde_window_size = 6
 sde_window_starts = [0, 1]
 
 [planner]
@@ -40,7 +40,7 @@ lora_rank = 16
 lora_alpha = 32.0
 learning_rate = 1.2e-3
 clip_range = 1e-3
-kl_beta = 0.04
+kl_beta = 0.06
 optimizer_steps = 2
 
 [fleet]
