@@ -94,11 +94,10 @@ class Store:
         self.blobs = Blobs(state_dir / "blobs")
         path = state_dir / "spotlight.db"
         try:
-            setup = _connect(path)
-            migrate(setup, str(path))
-            setup.close()
-        except sqlite3.DatabaseError as error:
-            raise InputError(f"{path} is damaged ({error}): restore it from a backup") from None
+            _prepare(path)
+        except BaseException:
+            self._lock.close()
+            raise
         self._reader = _connect(path)
         self._writer = Writer(lambda: _connect(path), self.blobs, path)
 
@@ -415,6 +414,17 @@ def _insert_result(connection: sqlite3.Connection, result: Result, stored: Store
         ),
     )
     return "committed"
+
+
+def _prepare(path: Path) -> None:
+    """Create the tables, or bring them up to date."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        migrate(connection, str(path))
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"{path} is damaged ({error}): restore it from a backup") from None
+    finally:
+        connection.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
