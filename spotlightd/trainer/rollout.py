@@ -58,7 +58,9 @@ class Rollouts:
     def granted(self, grant: m.Grant, frames: Sequence[Buffer], version: int) -> None:
         states = iter(frames)
         by_fence = {
-            lease.fence: (next(states) if lease.resume_step else None) for lease in grant.leases
+            # Without its frame a lease starts afresh, to the same result.
+            lease.fence: (next(states, None) if lease.resume_step else None)
+            for lease in grant.leases
         }
         for lease in self.pull.granted(grant.leases):
             request = lease.request
