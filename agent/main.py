@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 RESEND_CHECK_S = 1.0
+HELLO_PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Agent:
         self._beat_s = 1.0
         self._given: tuple[int, ...] = ()
         self._beating: asyncio.Task[None] | None = None
+        self._hello_at = 0.0
 
     async def run(self) -> int:
         """Work until the lifecycle says leave; return its exit code."""
@@ -137,11 +139,19 @@ class Agent:
     def _hello(self) -> None:
         held = self._work.pull.hello() if self._work else ()
         self._given = ()
+        self._hello_at = time.monotonic()
         protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
         settings = self.settings
         self._link.send(
             m.Hello(protocol, "agent", settings.name, settings.workers, self._weights.port, held)
         )
+
+    def _hello_again(self) -> None:
+        """The daemon does not know this session. It says so to every message that waited, so one
+        Hello answers for a while; after that it may have been lost.
+        """
+        if time.monotonic() - self._hello_at > HELLO_PATIENCE_S:
+            self._hello()
 
     async def _until_welcomed(self) -> None:
         await asyncio.sleep(self.settings.connect_timeout_s)
@@ -157,10 +167,10 @@ class Agent:
             case m.Welcome():
                 self._welcomed(message)
             case m.HelloAgain():
-                self._hello()
+                self._hello_again()
             case m.HeartbeatReply():
                 if self._welcome is not None and message.epoch != self._welcome.epoch:
-                    self._hello()
+                    self._hello_again()
             case m.PublishedVersion() | m.Peers() | m.PeerTicket():
                 self._weights.handle(message)
             case m.Grant() | m.Ack() | m.Withdraw():

@@ -109,6 +109,9 @@ class Work:
 
     def resend(self, everything: bool = False) -> None:
         now = time.monotonic()
+        if everything:
+            # Step commits are not repeated: the next one, or the result, says more.
+            self._progress.clear()
         for report in self.pull.resend(now) if everything else self.pull.due(now):
             self._send(report.message, report.frames)
 

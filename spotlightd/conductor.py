@@ -58,6 +58,8 @@ class Conductor:
         self._events: asyncio.Queue[Callable[[Cycle], list[Decision]]] = asyncio.Queue()
         self._fleet: FleetService | None = None
         self._phase_began = time.monotonic()
+        self._phase: tuple[str, int] | None = None
+        """Phase and iteration that are being timed."""
 
     def attach(self, fleet: FleetService) -> None:
         """Name the fleet that this conductor gives work to."""
@@ -131,8 +133,10 @@ class Conductor:
         ended, self._phase_began = now - self._phase_began, now
         text = f"iteration {begins.iteration}: {begins.phase} begins ({begins.reason})"
         self.fleet.event("info", "planner", text)
-        name = f"phase_s.before_{begins.phase}"
-        self._store.add_metrics(begins.iteration, {name: ended})
+        if self._phase is not None:
+            phase, iteration = self._phase
+            self._store.add_metrics(iteration, {f"phase_s.{phase}": ended})
+        self._phase = (begins.phase, begins.iteration)
         if begins.phase == "rollout":
             self.fleet.scheduler.forget_settled()
             self._store.forget_before(begins.iteration, begins.iteration - IMAGES_KEPT)

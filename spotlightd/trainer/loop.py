@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 WAIT_MS = 100
 PROGRESS_PER_SECOND = 4.0
+HELLO_PATIENCE_S = 2.0
 
 
 class TrainerLoop:
@@ -55,6 +56,7 @@ class TrainerLoop:
         rewards = (config.rewards.train, *config.rewards.report)
         self._rollouts = Rollouts(policy.model, config.trainer.max_batch, rewards, self._link.send)
         self._train: m.Train | None = None
+        self._hello_at = 0.0
         self._poller = zmq.Poller()
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(self._rollouts.scorer.fileno(), zmq.POLLIN)
@@ -76,6 +78,7 @@ class TrainerLoop:
     # --- messages -----------------------------------------------------------------------------
 
     def _hello(self) -> None:
+        self._hello_at = time.monotonic()
         held = self._rollouts.pull.hello()
         protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
         self._link.send(m.Hello(protocol, "trainer", "trainer", 1, 0, held))
@@ -115,7 +118,9 @@ class TrainerLoop:
             case m.Welcome():
                 self._ready()
             case m.HelloAgain():
-                self._hello()
+                # Every message that waited is answered so: one Hello is enough for a while.
+                if time.monotonic() - self._hello_at > HELLO_PATIENCE_S:
+                    self._hello()
             case m.Grant():
                 self._rollouts.granted(message, frames, self.version)
             case m.Ack():
