@@ -231,6 +231,7 @@ def test_a_daemon_that_comes_back_is_told_what_is_held(play, policy, make_reques
         heard = len(daemon.heard)
         daemon.acks, daemon.epoch = True, 2
         hello = (await daemon.until(lambda: daemon.all(m.Hello, heard), agent))[0]
+        heard = [message for message, _ in daemon.heard].index(hello, heard)
         held = {(lease.request_id, lease.fence) for lease in hello.held}
         assert held == {(lease.request.request_id, lease.fence) for lease in (done, going)}
         again = await daemon.until(lambda: daemon.all(m.Result, heard), agent)
