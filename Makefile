@@ -9,7 +9,7 @@
 #   make clean                                     remove what make has made, .venv too
 #
 # PYTHON chooses the interpreter (3.11 or newer). Without a GPU, torch's CPU build is a tenth of
-# the download: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make demo
+# the download: set PIP_EXTRA_INDEX_URL to PyTorch's CPU index (its install page names it).
 
 VENV := .venv
 BIN := $(VENV)/bin

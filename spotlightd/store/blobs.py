@@ -3,15 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from blake3 import blake3
-
+from spotlightd.atomic import Buffer, digest_of, sync_folders, write_file
 from spotlightd.errors import InputError
-from spotlightd.store.atomic import Buffer, sync_folders, write_file
-
-
-def digest_of(data: Buffer) -> str:
-    """Return the BLAKE3 digest in hex."""
-    return blake3(data).hexdigest()
 
 
 class Blobs:

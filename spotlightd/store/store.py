@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from spotlightd.atomic import Buffer
 from spotlightd.errors import InputError, TryAgainError
-from spotlightd.store.atomic import Buffer
 from spotlightd.store.blobs import Blobs
 from spotlightd.store.schema import migrate
 from spotlightd.store.writer import Writer

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spotlightd.atomic import Buffer
 from spotlightd.errors import SpotlightError, TryAgainError
-from spotlightd.store.atomic import Buffer
 from spotlightd.store.blobs import Blobs
 
 MAX_GROUP = 256

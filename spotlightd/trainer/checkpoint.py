@@ -14,9 +14,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from spotlightd.atomic import digest_of, sync_folders, write_file
 from spotlightd.errors import InputError
-from spotlightd.store.atomic import sync_folders, write_file
-from spotlightd.store.blobs import digest_of
 from spotlightd.trainer.update import Policy
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import zmq
 
+from spotlightd.atomic import write_file
 from spotlightd.dit.lora import adapter_bytes
 from spotlightd.planner.seeds import keyed_hash
-from spotlightd.store.atomic import write_file
 from spotlightd.store.blobs import Blobs
 from spotlightd.trainer.batch import load_batch
 from spotlightd.trainer.checkpoint import save_checkpoint

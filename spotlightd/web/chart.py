@@ -5,7 +5,7 @@ from html import escape
 from spotlightd.web.report_data import Chart, Curve
 
 WIDTH, HEIGHT = 640, 240
-LEFT, RIGHT, TOP, BOTTOM = 48, 12, 12, 28
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
 COLOURS = ("var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)")
 
 
@@ -55,7 +55,7 @@ class _Scale:
             y = self.y(value)
             lines.append(
                 f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-                f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+                f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.2g}</text>'
             )
             at = self.x_low + quarter / 4 * (self.x_high - self.x_low)
             lines.append(

@@ -30,7 +30,7 @@ svg{width:100%;height:auto}svg text{fill:var(--dim);font-size:11px}.grid{stroke:
 table{border-collapse:collapse;font-size:.9rem}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 td.number{text-align:right;font-variant-numeric:tabular-nums}
-.picture{display:inline-block;margin:.15rem;text-align:center;font-size:.7rem;color:var(--dim)}
+.strip{white-space:nowrap}.picture{display:inline-block;margin:.15rem;text-align:center;font-size:.7rem;color:var(--dim)}
 .picture img{display:block;width:128px;height:32px;image-rendering:pixelated;border-radius:.2rem}
 .bar{display:flex;height:1rem;min-width:14rem;border-radius:.25rem;overflow:hidden}
 .bar span{display:block}.warning{color:var(--c1)}.error{color:var(--wasted)}
@@ -85,8 +85,8 @@ def _pictures(rows: Sequence[PictureRow]) -> str:
     if not rows:
         return '<p class="empty">no images were kept</p>'
     cells = "".join(
-        f"<tr><th>{escape(row.target)}</th><td>{_strip(row.before)}</td>"
-        f"<td>{_strip(row.after)}</td></tr>"
+        f'<tr><th>{escape(row.target)}</th><td class="strip">{_strip(row.before)}</td>'
+        f'<td class="strip">{_strip(row.after)}</td></tr>'
         for row in rows
     )
     head = "<tr><th>word</th><th>before</th><th>after</th></tr>"

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
+from spotlightd.atomic import digest_of, explain, sync_folders
 from spotlightd.errors import InputError
-from spotlightd.store.atomic import explain, sync_folders
-from spotlightd.store.blobs import digest_of
 from spotlightd.weights.manifest import ChunkPlace, chunk_places
 from spotlightd.wire.messages import Manifest
 

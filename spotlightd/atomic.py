@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, whatever happens in between."""
+"""Files that are either whole or absent, whatever happens in between, and their digests."""
 
 import errno
 import os
@@ -6,9 +6,16 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from blake3 import blake3
+
 from spotlightd.errors import SpotlightError, TryAgainError
 
 Buffer = bytes | bytearray | memoryview
+
+
+def digest_of(data: Buffer) -> str:
+    """Return the BLAKE3 digest in hex."""
+    return blake3(data).hexdigest()
 
 
 def write_file(path: Path, data: Buffer, sync_folder: bool = True) -> None:
