@@ -78,4 +78,8 @@ class AgentLink:
             except WireError as error:
                 logger.warning("dropped a message of the daemon: %s", error)
                 continue
-            handler(message, frames)
+            try:
+                handler(message, frames)
+            except Exception:
+                # One message that makes no sense must not make the agent deaf to all others.
+                logger.exception("cannot handle %s of the daemon", type(message).__name__)

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.05
 RESEND_CHECK_S = 1.0
 HELLO_PATIENCE_S = 2.0
+MAX_SOURCE = 200
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,9 @@ class Agent:
             case m.Grant() | m.Ack() | m.Withdraw():
                 self._handle_work(message, frames)
             case m.Drain():
-                self._noticed(Notice(message.reason, max(message.deadline_s, 2.0), False))
+                # The reason names the notice's source on its way back, where it is short.
+                source = message.reason[:MAX_SOURCE] or "the daemon"
+                self._noticed(Notice(source, max(message.deadline_s, 2.0), False))
             case m.Refused():
                 self._fail(refusal(message))
             case _:

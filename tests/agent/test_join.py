@@ -1,0 +1,127 @@
+"""Joining: with the right token it works once and for good; otherwise a sentence and a code."""
+
+import signal
+import socket
+import stat
+
+import msgspec
+import pytest
+
+from spotlightd.errors import ExitCode
+from spotlightd.wire import messages as m
+from spotlightd.wire.token import Token, make_token, parse_token
+
+
+def test_a_join_keeps_a_key_with_which_it_comes_back(play, tmp_path):
+    async def script(daemon):
+        state = ("--state-dir", str(tmp_path / "state"))
+        agent = await daemon.start_agent("--name=vm-1", "--workers=2", *state)
+        hello = (await daemon.until(lambda: daemon.all(m.Hello), agent))[0]
+        assert (hello.name, hello.role, hello.workers, hello.held) == ("vm-1", "agent", 2, ())
+        await daemon.until(lambda: daemon.all(m.Heartbeat), agent)
+        daemon.send(m.Drain(5.0, "enough"))
+        assert await agent.exit_code() == ExitCode.OK
+        assert "Goodbye" in type(daemon.heard[-1][0]).__name__
+        # The token is needed no more.
+        daemon.refusal = m.Refused("not_authorised", "the token is used up")
+        first, heard = daemon.key, len(daemon.heard)
+        agent = await daemon.start_agent("--name=vm-1", *state, command="run")
+        await daemon.until(lambda: daemon.all(m.Hello, heard), agent)
+        assert daemon.key == first
+        agent.process.send_signal(signal.SIGTERM)
+        assert await agent.exit_code() == ExitCode.DRAINED
+        for secret in (daemon.secret, parse_token(daemon.token).server_key):
+            assert secret not in agent.log
+
+    play(script)
+    kept = tmp_path / "state/agent.json"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert msgspec.json.decode(kept.read_bytes())["name"] == "vm-1"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("not_authorised", ExitCode.NOT_AUTHORISED),
+        ("version_skew", ExitCode.VERSION_SKEW),
+        ("try_again", ExitCode.TRY_AGAIN),
+    ],
+)
+def test_a_refusal_chooses_the_exit_code(play, tmp_path, code, expected):
+    async def script(daemon):
+        daemon.refusal = m.Refused(code, "the daemon's reason")
+        agent = await daemon.start_agent("--state-dir", str(tmp_path / "state"))
+        assert await agent.exit_code() == expected
+        assert agent.log.count("the daemon's reason") == 1 and "Traceback" not in agent.log
+
+    play(script)
+    assert not (tmp_path / "state/agent.json").exists()
+
+
+def test_a_refused_session_ends_the_agent(play):
+    async def script(daemon):
+        daemon.welcomes = False
+        agent = await daemon.start_agent()
+        await daemon.until(lambda: daemon.all(m.Hello), agent)
+        daemon.send(m.Refused("version_skew", "upgrade the agent"))
+        assert await agent.exit_code() == ExitCode.VERSION_SKEW
+        assert "spotlight-agent: upgrade the agent" in agent.log
+
+    play(script)
+
+
+def test_nobody_at_the_address(play):
+    async def script(daemon):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        token = parse_token(daemon.token)
+        endpoint = f"127.0.0.1:{port}"
+        daemon.token = make_token(Token(endpoint, token.server_key, "tok", daemon.secret))
+        agent = await daemon.start_agent("--connect-timeout=1")
+        assert await agent.exit_code() == ExitCode.UNREACHABLE
+        assert f"no answer from {endpoint} within 1 s" in agent.log
+
+    play(script)
+
+
+def test_a_daemon_that_is_not_the_tokens_learns_nothing(play):
+    async def script(daemon):
+        token = parse_token(daemon.token)
+        other = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+        daemon.token = make_token(Token(token.endpoint, other, "tok", daemon.secret))
+        agent = await daemon.start_agent("--connect-timeout=1")
+        assert await agent.exit_code() == ExitCode.UNREACHABLE
+        assert not daemon.allowed.peers
+
+    play(script)
+
+
+def test_a_daemon_that_forgot_the_key_does_not_answer(play):
+    async def script(daemon):
+        daemon.welcomes = False
+        agent = await daemon.start_agent("--connect-timeout=2")
+        assert await agent.exit_code() == ExitCode.UNREACHABLE
+        assert "join again with a new token" in agent.log
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "code", "says"),
+    [
+        ("run", (), ExitCode.INPUT, "join with a token first"),
+        ("join", ("--token-file=/nonexistent",), ExitCode.INPUT, "cannot read the token file"),
+        ("join", ("spl1.localhost.hunter2",), ExitCode.INPUT, "this is no join token"),
+        ("join", ("a", "--token-file=b"), ExitCode.USAGE, "give the token once"),
+        ("join", ("--workers=0",), ExitCode.USAGE, "--workers"),
+    ],
+)
+def test_bad_input_is_one_sentence(play, command, arguments, code, says):
+    async def script(daemon):
+        agent = await daemon.start_agent(*arguments, command=command)
+        assert await agent.exit_code() == code
+        assert says in agent.log and len(agent.log.splitlines()) == 1
+        assert "hunter2" not in agent.log
+
+    play(script)

@@ -1,0 +1,182 @@
+"""The way of a lease through the agent, with workers and a daemon that only write down."""
+
+import pytest
+
+from agent.work import Work
+from agent.workers import WorkerSlot
+from spotlightd.wire import messages as m
+from spotlightd.wire import worker as w
+from spotlightd.wire.sampling import Request, SamplerSettings
+
+SETTINGS = SamplerSettings((1.0, 0.5, 0.0), "flow_cps", 0.7, (0,), 1.0, 32, 128)
+
+
+class Slot(WorkerSlot):
+    def send(self, message, frames=()):
+        self.told = [*getattr(self, "told", []), message]
+
+
+class TwoWorkers:
+    """Both can sample version 0."""
+
+    def __init__(self):
+        self.slots = [Slot(0), Slot(1)]
+        for slot in self.slots:
+            slot.child = object()
+
+    def least_loaded(self, version):
+        return min(self.slots, key=lambda slot: len(slot.held)) if version == 0 else None
+
+
+class Scene:
+    def __init__(self):
+        self.sent = []
+        self.work = Work(8, ("ocr",), lambda message, frames: self.sent.append((message, frames)))
+        self.work.workers = TwoWorkers()
+        self.slots = self.work.workers.slots
+
+    def grant(self, name, fence, kind="rollout", version=0, state=None):
+        request = Request(name, kind, 0, "p", 'a "B"', "B", 1, version, SETTINGS)
+        lease = m.Lease(request, fence, 60.0, 1 if state else 0)
+        specs = (m.FrameSpec("trajectory", len(state)),) if state else ()
+        self.work.granted(m.Grant((lease,), specs), [state] if state else [])
+
+    def said(self, slot, message, frames=()):
+        self.work.worker_said(self.slots[slot], message, list(frames))
+
+    def finished(self, slot, name, fence):
+        specs = (m.FrameSpec("trajectory", 2), m.FrameSpec("image", 2))
+        self.said(slot, w.Finished(name, fence, 1.5, 0, specs), [b"tr", b"im"])
+
+    def scored(self, name, scores=None, error=""):
+        self.work._scored(w.Scores((w.Scored(name, scores or {}, "B", error),), 0.1))
+
+    def messages(self):
+        return [message for message, _ in self.sent]
+
+
+@pytest.fixture
+def scene():
+    return Scene()
+
+
+def test_leases_go_to_the_least_loaded_worker(scene):
+    for index, name in enumerate("abcd"):
+        scene.grant(name, index + 1)
+    assert [len(slot.held) for slot in scene.slots] == [2, 2]
+
+
+def test_a_resumed_lease_takes_its_state_along(scene):
+    scene.grant("a", 1, state=b"state")
+    (sample,) = scene.slots[0].told
+    assert sample.lease.resume_step == 1 and sample.frames[0].size == 5
+
+
+def test_a_version_that_no_worker_has_is_a_failure_with_a_reason(scene):
+    scene.grant("a", 1, version=7)
+    ((failed, _),) = scene.sent
+    assert (failed.request_id, failed.fence, failed.final) == ("a", 1, False)
+    assert "version" in failed.reason
+
+
+@pytest.mark.parametrize(("kind", "frames"), [("rollout", 2), ("evaluate", 2), ("explore", 0)])
+def test_a_result_is_sent_once_it_is_scored_and_kept_until_its_ack(scene, kind, frames):
+    scene.grant("a", 1, kind)
+    scene.finished(0, "a", 1)
+    assert not scene.sent and not scene.work.settled
+    scene.scored("a", {"ocr": 0.5})
+    ((result, sent),) = scene.sent
+    assert (result.scores, result.gpu_s, len(sent)) == ({"ocr": 0.5}, 1.5, frames)
+    assert len(result.frames) == frames
+    assert not scene.work.settled
+    scene.work.resend(everything=True)
+    assert scene.messages() == [result, result]
+    scene.work.acked(m.Ack("a", 1, "result", "committed"))
+    assert scene.work.settled
+    scene.work.resend(everything=True)
+    assert len(scene.sent) == 2
+
+
+def test_a_scorer_failure_is_an_error_and_no_zero(scene):
+    scene.grant("a", 1)
+    scene.finished(0, "a", 1)
+    scene.scored("a", error="image of 9 x 9 is too large")
+    ((failed, _),) = scene.sent
+    assert isinstance(failed, m.Failed) and "too large" in failed.reason
+    assert failed.gpu_s == 1.5
+
+
+def test_what_is_withdrawn_is_cancelled_and_handed_back_by_the_worker(scene):
+    scene.grant("a", 1)
+    held = (m.HeldLease("a", 1),)
+    scene.work.withdrawn(held)
+    assert scene.slots[0].told[-1] == w.CancelLeases(held)
+    assert not scene.sent
+    scene.said(0, w.Cancelled(held, 2.5))
+    assert scene.messages() == [m.HandBack(held, 2.5)]
+    assert not scene.slots[0].held and scene.work.settled
+
+
+def test_what_is_withdrawn_while_it_waits_for_its_score_is_never_reported(scene):
+    scene.grant("a", 1)
+    scene.finished(0, "a", 1)
+    scene.work.withdrawn((m.HeldLease("a", 1),))
+    scene.scored("a", {"ocr": 0.5})
+    assert scene.messages() == [m.HandBack((m.HeldLease("a", 1),), 0.0)]
+    assert scene.work.settled
+
+
+def test_a_worker_that_finishes_what_was_withdrawn_reports_only_its_time(scene):
+    scene.grant("a", 1)
+    scene.work.withdrawn((m.HeldLease("a", 1),))
+    scene.finished(0, "a", 1)
+    assert scene.messages() == [m.HandBack((), 1.5)]
+
+
+def test_an_older_fence_neither_finishes_nor_commits_a_newer_lease(scene):
+    scene.grant("a", 1)
+    scene.grant("a", 2)
+    state = w.StepState("a", 1, 1, 0.5, (m.FrameSpec("trajectory", 2),))
+    scene.said(0, state, [b"st"])
+    scene.finished(0, "a", 1)
+    scene.scored("a", {"ocr": 0.5})
+    assert scene.messages() == [m.HandBack((), 1.5)]
+    assert scene.work.pull.held["a"].fence == 2
+
+
+def test_notice_commits_states_and_waits_for_their_acks(scene):
+    scene.grant("a", 1)
+    scene.grant("b", 2)
+    scene.work.flush()
+    assert [slot.told[-1] for slot in scene.slots] == [w.Flush(stop=True)] * 2
+    assert scene.work.pull.take_credit() == 0
+    scene.said(0, w.StepState("a", 1, 1, 0.5, (m.FrameSpec("trajectory", 2),)), [b"st"])
+    scene.said(0, w.Flushed((m.HeldLease("a", 1),), 0.0))
+    scene.work.acked(m.Ack("a", 1, "progress", "committed"))
+    assert not scene.work.settled, "the other worker has not answered"
+    scene.said(1, w.Flushed((m.HeldLease("b", 2),), 0.0))
+    assert scene.work.settled
+    scene.work.hand_back_rest()
+    progress, back = scene.messages()
+    assert (progress.request_id, progress.step_index) == ("a", 1)
+    assert back.held == (m.HeldLease("a", 1), m.HeldLease("b", 2))
+
+
+def test_a_dead_workers_leases_go_back_and_the_others_stay(scene):
+    scene.grant("a", 1)
+    scene.grant("b", 2)
+    scene.work.flush()
+    scene.work.worker_died(scene.slots[0])
+    assert scene.messages() == [m.HandBack((m.HeldLease("a", 1),), 0.0)]
+    assert list(scene.work.pull.held) == ["b"]
+    scene.said(1, w.Flushed((m.HeldLease("b", 2),), 0.0))
+    assert scene.work.settled, "nobody waits for a dead worker's flush"
+
+
+def test_a_broken_lease_fails_alone(scene):
+    scene.grant("a", 1)
+    scene.grant("b", 2)
+    scene.said(0, w.Broken("a", 1, "latents are not finite", 0.5))
+    ((failed, _),) = scene.sent
+    assert failed.reason == "latents are not finite" and not failed.final
+    assert list(scene.work.pull.held) == ["b"]
