@@ -29,7 +29,8 @@ from spotlightd.planner.cycle import (
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
-from spotlightd.store.store import Store, StoredResult
+from spotlightd.store.rows import StoredResult
+from spotlightd.store.store import Store
 from spotlightd.wire.messages import Trained, TrainerReady
 from spotlightd.wire.sampling import Request
 

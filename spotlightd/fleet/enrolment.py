@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from spotlightd.fleet.auth import AllowList, Peer
-from spotlightd.store.store import PeerRow, Store, TokenRow
+from spotlightd.store.rows import PeerRow, TokenRow
+from spotlightd.store.store import Store
 from spotlightd.wire.messages import (
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,

@@ -1,9 +1,9 @@
 """Acts on the fleet's decisions: each message of a peer in, store writes and answers out.
 
-    Link -> handle -> Scheduler, Membership (decide) -> Store (durable) -> answer -> listener
+    Link -> handle -> Membership, Scheduler (decide) -> leases out
+                 '--> Reports -> Store (durable) -> answer -> listener
 
-Nothing here decides who gets what; nothing in the scheduler waits. An Ack leaves only after the
-store has committed what it acknowledges.
+Nothing here decides who gets what; nothing in the scheduler waits.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from spotlightd.config import Config
 from spotlightd.errors import SpotlightError
@@ -20,24 +20,16 @@ from spotlightd.fleet.enrolment import skew
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.link import Link
 from spotlightd.fleet.membership import Change, Member, Membership
+from spotlightd.fleet.reports import Listener, Reports
 from spotlightd.fleet.scheduler import Granted, Scheduler
 from spotlightd.fleet.weights_desk import WeightsDesk
-from spotlightd.store.store import Store, StoredResult
+from spotlightd.store.store import Store
 from spotlightd.wire import messages as m
 from spotlightd.wire.codec import Buffer
 
 logger = logging.getLogger(__name__)
 
 TRAINER = "trainer"
-
-
-class Listener(Protocol):
-    """Who is told what the fleet brings (the conductor)."""
-
-    def result_committed(self, result: StoredResult) -> None: ...
-    def request_given_up(self, request_id: str) -> None: ...
-    def trainer_ready(self, message: m.TrainerReady) -> None: ...
-    def trained(self, message: m.Trained) -> None: ...
 
 
 class FleetService:
@@ -72,6 +64,7 @@ class FleetService:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dispatch_due = False
         self._trainer_busy_s = 0.0
+        self._reports = Reports(scheduler, ledger, store, config.rewards, self, listener)
 
     # --- what the link brings -----------------------------------------------------------------
 
@@ -99,13 +92,13 @@ class FleetService:
                 self.scheduler.give(agent_id, message.credit, message.versions)
                 self.dispatch_soon()
             case m.Progress():
-                self._progress(agent_id, message, frames, now)
+                self._reports.progress(agent_id, message, frames, now)
             case m.Result():
-                self._result(agent_id, message, frames)
+                self._reports.result(agent_id, message, frames)
             case m.Failed():
-                self._failed(agent_id, message)
+                self._reports.failed(agent_id, message)
             case m.HandBack():
-                self._hand_back(agent_id, message)
+                self._reports.hand_back(agent_id, message)
             case m.Notice():
                 self.notices[agent_id] = time.time() + message.deadline_s
                 text = f"notice from {message.source}: {message.deadline_s:.0f} s left"
@@ -252,7 +245,7 @@ class FleetService:
         for grant in grants:
             by_agent[grant.agent_id].append(grant)
         for agent_id, rows in by_agent.items():
-            self._spawn(self._grant(agent_id, rows))
+            self.spawn(self._grant(agent_id, rows))
 
     async def _grant(self, agent_id: str, grants: Sequence[Granted]) -> None:
         leases: list[m.Lease] = []
@@ -279,92 +272,6 @@ class FleetService:
             self.event("error", "store", f"{error}; the trajectory starts afresh")
             return None
 
-    def _progress(
-        self, agent_id: str, message: m.Progress, frames: list[Buffer], now: float
-    ) -> None:
-        outcome = self.scheduler.progress(message.request_id, message.fence, now)
-        if outcome == "stale" or len(frames) != 1:
-            self.ledger.spent_in_vain(agent_id, message.gpu_s)
-            self._ack(agent_id, message.request_id, message.fence, "progress", "stale")
-            return
-        self._spawn(self._commit_progress(agent_id, message, bytes(frames[0])))
-
-    async def _commit_progress(self, agent_id: str, message: m.Progress, state: bytes) -> None:
-        request_id, fence, step = message.request_id, message.fence, message.step_index
-        try:
-            outcome, blob = await asyncio.wrap_future(
-                self._store.commit_progress(request_id, fence, step, state, message.gpu_s)
-            )
-        except SpotlightError as error:
-            self.event("error", "store", f"progress of {request_id} is not committed: {error}")
-            return
-        if outcome == "committed":
-            self.scheduler.progress_committed(request_id, fence, step, blob)
-            self._spent(agent_id, message.gpu_s)
-        self._ack(agent_id, request_id, fence, "progress", outcome)
-
-    def _result(self, agent_id: str, message: m.Result, frames: list[Buffer]) -> None:
-        request_id, fence = message.request_id, message.fence
-        entry = self.scheduler.entries.get(request_id)
-        named = dict(zip((spec.name for spec in message.frames), frames, strict=True))
-        wanted = {self.config.rewards.train, *self.config.rewards.report}
-        if entry is not None and (
-            not wanted <= message.scores.keys()
-            or (entry.request.kind == "rollout" and "trajectory" not in named)
-        ):
-            reason = "the result lacks a reward or its trajectory"
-            self._failed(agent_id, m.Failed(request_id, fence, reason, False, message.gpu_s))
-            return
-        outcome = self.scheduler.result(request_id, fence)
-        if outcome == "committed":
-            self._spawn(self._commit_result(agent_id, message, named))
-        elif outcome == "stale":
-            self.ledger.spent_in_vain(agent_id, message.gpu_s)
-            self._ack(agent_id, request_id, fence, "result", "stale")
-        elif entry is not None and not entry.committing:
-            self._ack(agent_id, request_id, fence, "result", "committed")
-
-    async def _commit_result(
-        self, agent_id: str, message: m.Result, named: dict[str, Buffer]
-    ) -> None:
-        request_id = message.request_id
-        trajectory, image = named.get("trajectory"), named.get("image")
-        try:
-            outcome, stored = await asyncio.wrap_future(
-                self._store.commit_result(message, trajectory, image, agent_id)
-            )
-        except SpotlightError as error:
-            self.scheduler.commit_failed(request_id)
-            self.event("error", "store", f"result of {request_id} is not committed: {error}")
-            return
-        self.scheduler.settled(request_id)
-        self._ack(agent_id, request_id, message.fence, "result", outcome)
-        if outcome == "committed":
-            self._spent(agent_id, message.gpu_s)
-            self._listener.result_committed(stored)
-
-    def _failed(self, agent_id: str, message: m.Failed) -> None:
-        verdict = self.scheduler.failed(message.request_id, message.fence, message.final)
-        self.ledger.spent_in_vain(agent_id, message.gpu_s)
-        outcome = "stale" if verdict is None else "committed"
-        if verdict is not None:
-            text = f"{message.request_id} failed on {agent_id} ({verdict}): {message.reason}"
-            self.event("warning", "fleet", text)
-        if verdict == "given_up":
-            self._store.settle([message.request_id], "failed")
-            self._listener.request_given_up(message.request_id)
-        elif verdict == "again":
-            self._store.requeue([message.request_id], drop_progress=True)
-            self.dispatch_soon()
-        self._ack(agent_id, message.request_id, message.fence, "failed", outcome)
-
-    def _hand_back(self, agent_id: str, message: m.HandBack) -> None:
-        self.ledger.spent_in_vain(agent_id, message.gpu_s)
-        returned = self.scheduler.hand_back(agent_id, message.held)
-        if returned:
-            self._store.requeue(returned)
-            self.dispatch_soon()
-
     def withdraw(self, request_ids: Iterable[str]) -> None:
         """Stop requests that nobody needs any more."""
         request_ids = list(request_ids)
@@ -374,7 +281,7 @@ class FleetService:
 
     # --- money --------------------------------------------------------------------------------
 
-    def _spent(self, agent_id: str, gpu_s: float) -> None:
+    def spent(self, agent_id: str, gpu_s: float) -> None:
         self.ledger.committed(agent_id, gpu_s)
         if agent_id == TRAINER:
             self._trainer_spent(gpu_s, committed=True)
@@ -388,11 +295,18 @@ class FleetService:
 
     # --- sending ------------------------------------------------------------------------------
 
-    def _ack(self, agent_id: str, request_id: str, fence: int, what: Any, outcome: Any) -> None:
+    def ack(
+        self,
+        agent_id: str,
+        request_id: str,
+        fence: int,
+        what: Literal["progress", "result", "failed"],
+        outcome: Literal["committed", "stale"],
+    ) -> None:
         self._send(agent_id, m.Ack(request_id, fence, what, outcome))
 
     def _send(self, agent_id: str, message: m.Message) -> None:
-        self._spawn(self._deliver(agent_id, message))
+        self.spawn(self._deliver(agent_id, message))
 
     def send_trainer(self, message: m.Message) -> None:
         self._send(TRAINER, message)
@@ -423,7 +337,7 @@ class FleetService:
         logging.getLogger(f"spotlightd.{component}").log(getattr(logging, level.upper()), text)
         self._store.add_event(level, component, text)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

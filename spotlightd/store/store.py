@@ -5,9 +5,7 @@ durable; reads go through a second connection. Fences are checked here, in the t
 commits, and nowhere else for good (DESIGN: what always holds, lines 2 and 3).
 """
 
-import fcntl
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -18,61 +16,15 @@ from typing import Any, Literal
 import msgspec
 
 from spotlightd.atomic import Buffer
-from spotlightd.errors import InputError, TryAgainError
+from spotlightd.errors import InputError
 from spotlightd.store.blobs import Blobs
-from spotlightd.store.schema import migrate
+from spotlightd.store.files import connect, prepare, take_lock
+from spotlightd.store.rows import PeerRow, RunState, StoredRequest, StoredResult, TokenRow
 from spotlightd.store.writer import Writer
 from spotlightd.wire.messages import Result
 from spotlightd.wire.sampling import Request
 
 Outcome = Literal["committed", "stale"]
-
-
-class StoredRequest(msgspec.Struct, frozen=True):
-    """A request with its state, as found after a restart."""
-
-    request: Request
-    state: str
-    fence: int
-    progress_step: int
-    progress_blob: str | None
-
-
-class StoredResult(msgspec.Struct, frozen=True):
-    request_id: str
-    scores: dict[str, float]
-    text: str
-    trajectory: str | None
-    image: str | None
-    agent_id: str
-    resumed_from: int
-
-
-class RunState(msgspec.Struct, frozen=True):
-    name: str
-    config: str
-    sigmas: tuple[float, ...]
-    cycle: str
-    """CycleState as JSON; empty before the first phase."""
-    policy_version: int
-    epoch: int
-    started_at: float
-    updated_at: float
-
-
-class TokenRow(msgspec.Struct, frozen=True):
-    key: bytes
-    """SHA-256 of the token's secret: proofs are HMACs under it."""
-    uses_left: int
-    expires_at: float
-    pool: str
-
-
-class PeerRow(msgspec.Struct, frozen=True):
-    public_key: str
-    agent_id: str
-    name: str
-    revoked: bool
 
 
 class Store:
@@ -90,16 +42,16 @@ class Store:
             state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise InputError(f"cannot make the state directory {state_dir}: {error}") from None
-        self._lock = _take_lock(state_dir)
+        self._lock = take_lock(state_dir)
         self.blobs = Blobs(state_dir / "blobs")
         path = state_dir / "spotlight.db"
         try:
-            _prepare(path)
+            prepare(path)
         except BaseException:
             self._lock.close()
             raise
-        self._reader = _connect(path)
-        self._writer = Writer(lambda: _connect(path), self.blobs, path)
+        self._reader = connect(path)
+        self._writer = Writer(lambda: connect(path), self.blobs, path)
 
     def close(self) -> None:
         self._writer.close()
@@ -414,41 +366,3 @@ def _insert_result(connection: sqlite3.Connection, result: Result, stored: Store
         ),
     )
     return "committed"
-
-
-def _prepare(path: Path) -> None:
-    """Create the tables, or bring them up to date."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        migrate(connection, str(path))
-    except sqlite3.DatabaseError as error:
-        raise InputError(f"{path} is damaged ({error}): restore it from a backup") from None
-    finally:
-        connection.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    return connection
-
-
-def _take_lock(state_dir: Path) -> Any:
-    path = state_dir / "daemon.lock"
-    file = open(path, "a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
-        raise TryAgainError(
-            f"another spotlightd (pid {holder}) already uses the state directory {state_dir}: "
-            f"stop it, or choose another with --state-dir"
-        ) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file

@@ -5,7 +5,8 @@ from typing import Any
 
 from spotlightd.config import Config
 from spotlightd.errors import InputError
-from spotlightd.store.store import Store, StoredResult
+from spotlightd.store.rows import StoredResult
+from spotlightd.store.store import Store
 from spotlightd.web.report_data import (
     AgentBar,
     Chart,

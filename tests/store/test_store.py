@@ -11,7 +11,8 @@ import time
 import pytest
 
 from spotlightd.errors import InputError, TryAgainError, VersionSkewError
-from spotlightd.store.store import PeerRow, Store, TokenRow
+from spotlightd.store.rows import PeerRow, TokenRow
+from spotlightd.store.store import Store
 from spotlightd.wire.messages import Result
 from spotlightd.wire.sampling import Request, SamplerSettings
 

@@ -1,0 +1,154 @@
+"""What the holders of leases report: progress, results, failures, leases handed back.
+
+    report -> Scheduler (may it be written?) -> Store (durable) -> Scheduler, Ledger -> Ack
+
+An Ack leaves only after the store has committed what it acknowledges. When the disk refuses,
+nothing is acknowledged and the holder sends again.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Literal, Protocol
+
+from spotlightd.config import RewardsSection
+from spotlightd.errors import SpotlightError
+from spotlightd.fleet.ledger import Ledger
+from spotlightd.fleet.scheduler import Scheduler
+from spotlightd.store.rows import StoredResult
+from spotlightd.store.store import Store
+from spotlightd.wire import messages as m
+from spotlightd.wire.codec import Buffer
+
+
+class Port(Protocol):
+    """What the reports need of the service that they belong to."""
+
+    def ack(
+        self,
+        agent_id: str,
+        request_id: str,
+        fence: int,
+        what: Literal["progress", "result", "failed"],
+        outcome: Literal["committed", "stale"],
+    ) -> None: ...
+    def event(self, level: str, component: str, text: str) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
+    def spent(self, agent_id: str, gpu_s: float) -> None: ...
+    def dispatch_soon(self) -> None: ...
+
+
+class Listener(Protocol):
+    """Who is told what the fleet brings (the conductor)."""
+
+    def result_committed(self, result: StoredResult) -> None: ...
+    def request_given_up(self, request_id: str) -> None: ...
+    def trainer_ready(self, message: m.TrainerReady) -> None: ...
+    def trained(self, message: m.Trained) -> None: ...
+
+
+class Reports:
+    """Takes each report to the disk and back to its sender."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        ledger: Ledger,
+        store: Store,
+        rewards: RewardsSection,
+        port: Port,
+        listener: Listener,
+    ) -> None:
+        self._scheduler = scheduler
+        self._ledger = ledger
+        self._store = store
+        self._rewards = rewards
+        self._port = port
+        self._listener = listener
+
+    def progress(
+        self, agent_id: str, message: m.Progress, frames: list[Buffer], now: float
+    ) -> None:
+        outcome = self._scheduler.progress(message.request_id, message.fence, now)
+        if outcome == "stale" or len(frames) != 1:
+            self._ledger.spent_in_vain(agent_id, message.gpu_s)
+            self._port.ack(agent_id, message.request_id, message.fence, "progress", "stale")
+            return
+        self._port.spawn(self._commit_progress(agent_id, message, bytes(frames[0])))
+
+    async def _commit_progress(self, agent_id: str, message: m.Progress, state: bytes) -> None:
+        request_id, fence, step = message.request_id, message.fence, message.step_index
+        try:
+            outcome, blob = await asyncio.wrap_future(
+                self._store.commit_progress(request_id, fence, step, state, message.gpu_s)
+            )
+        except SpotlightError as error:
+            self._port.event(
+                "error", "store", f"progress of {request_id} is not committed: {error}"
+            )
+            return
+        if outcome == "committed":
+            self._scheduler.progress_committed(request_id, fence, step, blob)
+            self._port.spent(agent_id, message.gpu_s)
+        self._port.ack(agent_id, request_id, fence, "progress", outcome)
+
+    def result(self, agent_id: str, message: m.Result, frames: list[Buffer]) -> None:
+        request_id, fence = message.request_id, message.fence
+        entry = self._scheduler.entries.get(request_id)
+        named = dict(zip((spec.name for spec in message.frames), frames, strict=True))
+        wanted = {self._rewards.train, *self._rewards.report}
+        if entry is not None and (
+            not wanted <= message.scores.keys()
+            or (entry.request.kind == "rollout" and "trajectory" not in named)
+        ):
+            reason = "the result lacks a reward or its trajectory"
+            self.failed(agent_id, m.Failed(request_id, fence, reason, False, message.gpu_s))
+            return
+        outcome = self._scheduler.result(request_id, fence)
+        if outcome == "committed":
+            self._port.spawn(self._commit_result(agent_id, message, named))
+        elif outcome == "stale":
+            self._ledger.spent_in_vain(agent_id, message.gpu_s)
+            self._port.ack(agent_id, request_id, fence, "result", "stale")
+        elif entry is not None and not entry.committing:
+            self._port.ack(agent_id, request_id, fence, "result", "committed")
+
+    async def _commit_result(
+        self, agent_id: str, message: m.Result, named: dict[str, Buffer]
+    ) -> None:
+        request_id = message.request_id
+        trajectory, image = named.get("trajectory"), named.get("image")
+        try:
+            outcome, stored = await asyncio.wrap_future(
+                self._store.commit_result(message, trajectory, image, agent_id)
+            )
+        except SpotlightError as error:
+            self._scheduler.commit_failed(request_id)
+            self._port.event("error", "store", f"result of {request_id} is not committed: {error}")
+            return
+        self._scheduler.settled(request_id)
+        self._port.ack(agent_id, request_id, message.fence, "result", outcome)
+        if outcome == "committed":
+            self._port.spent(agent_id, message.gpu_s)
+            self._listener.result_committed(stored)
+
+    def failed(self, agent_id: str, message: m.Failed) -> None:
+        verdict = self._scheduler.failed(message.request_id, message.fence, message.final)
+        self._ledger.spent_in_vain(agent_id, message.gpu_s)
+        outcome: Literal["committed", "stale"] = "stale" if verdict is None else "committed"
+        if verdict is not None:
+            text = f"{message.request_id} failed on {agent_id} ({verdict}): {message.reason}"
+            self._port.event("warning", "fleet", text)
+        if verdict == "given_up":
+            self._store.settle([message.request_id], "failed")
+            self._listener.request_given_up(message.request_id)
+        elif verdict == "again":
+            self._store.requeue([message.request_id], drop_progress=True)
+            self._port.dispatch_soon()
+        self._port.ack(agent_id, message.request_id, message.fence, "failed", outcome)
+
+    def hand_back(self, agent_id: str, message: m.HandBack) -> None:
+        self._ledger.spent_in_vain(agent_id, message.gpu_s)
+        returned = self._scheduler.hand_back(agent_id, message.held)
+        if returned:
+            self._store.requeue(returned)
+            self._port.dispatch_soon()

@@ -1,0 +1,52 @@
+"""Rows of the store as they are read."""
+
+import msgspec
+
+from spotlightd.wire.sampling import Request
+
+
+class StoredRequest(msgspec.Struct, frozen=True):
+    """A request with its state, as found after a restart."""
+
+    request: Request
+    state: str
+    fence: int
+    progress_step: int
+    progress_blob: str | None
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    request_id: str
+    scores: dict[str, float]
+    text: str
+    trajectory: str | None
+    image: str | None
+    agent_id: str
+    resumed_from: int
+
+
+class RunState(msgspec.Struct, frozen=True):
+    name: str
+    config: str
+    sigmas: tuple[float, ...]
+    cycle: str
+    """CycleState as JSON; empty before the first phase."""
+    policy_version: int
+    epoch: int
+    started_at: float
+    updated_at: float
+
+
+class TokenRow(msgspec.Struct, frozen=True):
+    key: bytes
+    """SHA-256 of the token's secret: proofs are HMACs under it."""
+    uses_left: int
+    expires_at: float
+    pool: str
+
+
+class PeerRow(msgspec.Struct, frozen=True):
+    public_key: str
+    agent_id: str
+    name: str
+    revoked: bool
