@@ -30,6 +30,7 @@ from spotlightd.fleet.auth import AllowList, Peer, load_or_make_keys
 from spotlightd.fleet.enrolment import Enrolment
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.link import Link
+from spotlightd.fleet.ports import Ports, choose_ports, remember_ports
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.fleet.service import TRAINER, FleetService
 from spotlightd.fleet.weights_desk import WeightsDesk
@@ -94,11 +95,13 @@ class Daemon:
         trainer_keys = load_or_make_keys(self._trainer_key_file)
         allowed = AllowList({trainer_keys.public: Peer(TRAINER, TRAINER, "trainer")})
         self.link = Link(self._keys, allowed)
-        self.link.bind(config.link.bind, config.link.link_port, config.link.enrol_port)
+        ports = choose_ports(config.link, state_dir)
+        self.link.bind(config.link.bind, ports.link_port, ports.enrol_port)
         self._chunk_server = ChunkServer(
-            self.link.context, ChunkStore(), config.link.bind,
-            config.link.chunk_port,
-        )  # fmt: skip
+            self.link.context, ChunkStore(), config.link.bind, ports.chunk_port
+        )
+        chosen = Ports(self.link.enrol_port, self.link.link_port, self._chunk_server.port)
+        remember_ports(chosen, state_dir)
         scheduler = Scheduler(run_state.epoch, config.fleet.lease_s, config.fleet.attempts)
         self.fleet = FleetService(
             config,

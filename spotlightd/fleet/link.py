@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import zmq
 import zmq.asyncio
 
-from spotlightd.errors import TryAgainError
 from spotlightd.fleet.auth import AGENTS_DOMAIN, ENROL_DOMAIN, AllowList, Authenticator, KeyPair
 from spotlightd.wire.codec import LINK, Buffer, WireError
 from spotlightd.wire.messages import Enrol, Enrolled, Message, Refused
+from spotlightd.zmq_ports import bind_port
 
 logger = logging.getLogger(__name__)
 
@@ -148,21 +148,6 @@ class Link:
                 answer = Refused("try_again", "the daemon failed; see its log")
             with contextlib.suppress(zmq.ZMQError):
                 await self._enrol.send_multipart([route, *LINK.encode(answer)], zmq.NOBLOCK)
-
-
-def bind_port(socket: zmq.asyncio.Socket, host: str, port: int) -> int:
-    """Bind to `host`, to a free port when `port` is 0; return the port.
-
-    Raises TryAgainError when the address is taken or not ours.
-    """
-    try:
-        socket.bind(f"tcp://{host}:{port or '*'}")
-    except zmq.ZMQError as error:
-        raise TryAgainError(
-            f"cannot listen on {host}:{port}: {error}; choose another address in [link]"
-        ) from None
-    endpoint: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
-    return int(endpoint.rpartition(b":")[2].rstrip(b"\0"))
 
 
 async def _receive(socket: zmq.asyncio.Socket) -> tuple[bytes, str, str, list[Buffer]]:

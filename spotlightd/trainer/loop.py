@@ -79,7 +79,7 @@ class TrainerLoop:
 
     def _hello(self) -> None:
         self._hello_at = time.monotonic()
-        held = self._rollouts.pull.hello()
+        held = self._rollouts.hello()
         protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
         self._link.send(m.Hello(protocol, "trainer", "trainer", 1, 0, held))
 

@@ -38,6 +38,8 @@ class Rollouts:
         self._sampler = Sampler(model)
         self._rewards = rewards
         self._send = send
+        self._given_version = -1
+        """Version of the last Give in this session."""
         self._running: dict[str, Trajectory] = {}
         self._gpu_s: dict[str, float] = {}
         self._finished: dict[str, tuple[Trajectory, bytes]] = {}
@@ -50,10 +52,16 @@ class Rollouts:
         return bool(self._running)
 
     def give(self, version: int) -> None:
-        """Ask for as much work as fits."""
+        """Ask for as much work as fits; credit given before now counts for this version."""
         credit = self.pull.take_credit()
-        if credit:
+        if credit or version != self._given_version:
+            self._given_version = version
             self._send(m.Give(credit, (version,)), ())
+
+    def hello(self) -> tuple[m.HeldLease, ...]:
+        """A session begins: nothing was given in it yet."""
+        self._given_version = -1
+        return self.pull.hello()
 
     def granted(self, grant: m.Grant, frames: Sequence[Buffer], version: int) -> None:
         states = iter(frames)

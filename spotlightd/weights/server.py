@@ -14,6 +14,7 @@ import zmq.asyncio
 from spotlightd.weights.chunks import ChunkStore
 from spotlightd.wire.codec import LINK, Buffer, WireError, frame_specs
 from spotlightd.wire.messages import Chunk, GetChunk
+from spotlightd.zmq_ports import bind_port
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ MAX_REQUEST_BYTES = 4096
 
 
 class ChunkServer:
-    """A ROUTER on `host:port` (0: a free one). Raises ZMQError where it cannot bind."""
+    """A ROUTER on `host:port` (0: a free one). Raises TryAgainError where it cannot bind."""
 
     def __init__(
         self, context: zmq.asyncio.Context, store: ChunkStore, host: str, port: int
@@ -39,9 +40,7 @@ class ChunkServer:
             (zmq.ROUTER_MANDATORY, 1),
         ):
             self._socket.setsockopt(option, value)
-        self._socket.bind(f"tcp://{host}:{port or '*'}")
-        endpoint: bytes = self._socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
-        self.port = int(endpoint.rpartition(b":")[2].rstrip(b"\0"))
+        self.port = bind_port(self._socket, host, port)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

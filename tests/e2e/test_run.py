@@ -1,0 +1,97 @@
+"""Whole runs by the real commands, with losses on both sides."""
+
+import signal
+import subprocess
+
+import psutil
+import pytest
+
+from spotlightd.config import load
+from spotlightd.demo.summary import summarise
+from spotlightd.store.store import Store
+from tests.e2e.conftest import SMALL, interrupt
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(240)]
+
+
+def summary_of(host) -> dict:
+    config, _ = load(None, SMALL, {})
+    store = Store(host.state)
+    try:
+        return summarise(store, config, {}, 0.0)
+    finally:
+        store.close()
+
+
+def test_a_killed_daemon_comes_back_and_the_agent_goes_on_untouched(host):
+    first = host.daemon(run__iterations="3")
+    host.wait_for(lambda status: True)
+    agent = host.agent("vm", host.client.create_token(600, 1, "pool").token)
+    host.wait_for(lambda status: status.iteration >= 1 and status.agents)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    second = host.daemon("second", run__iterations="3")
+    assert second.wait(120) == 0, host.tails()
+    assert agent.wait(30) == 0, host.tails()
+    assert "the run goes on in iteration" in host.log("second")
+    assert "(epoch 2)" in host.log("second")
+    summary = summary_of(host)
+    assert summary["trajectories"]["lost"] == 0
+    assert summary["iterations"] == 3
+    assert summary["trajectories"]["rollout"] == 3 * 2 * 4
+    assert not host.socket.exists()
+
+
+def test_ctrl_c_anywhere_leaves_no_process_and_no_socket(host):
+    daemon = host.daemon(run__iterations="1000")
+    host.wait_for(lambda status: True)
+    agent = host.agent("vm", host.client.create_token(60, 1, "pool").token)
+    host.wait_for(lambda status: status.iteration >= 1)
+    families = host.families()
+    assert len(families) >= 6  # daemon, trainer, its scorer; agent, worker, its scorer
+    assert interrupt(agent) == 0, host.tails()
+    assert interrupt(daemon) == 0, host.tails()
+    _, alive = psutil.wait_procs(families, timeout=15)
+    assert alive == []
+    assert not host.socket.exists()
+
+
+def test_a_killed_daemon_leaves_no_trainer_and_its_socket_is_taken_over(host):
+    daemon = host.daemon(run__iterations="1000")
+    host.wait_for(lambda status: status.iteration >= 1)
+    children = psutil.Process(daemon.pid).children(recursive=True)
+    assert children
+    daemon.kill()
+    daemon.wait()
+    _, alive = psutil.wait_procs(children, timeout=15)
+    assert alive == []
+    again = host.daemon("again", run__iterations="2")
+    assert again.wait(90) == 0, host.tails()
+
+
+def test_a_killed_trainer_is_started_again_and_the_run_ends_well(host):
+    daemon = host.daemon(run__iterations="4")
+    host.wait_for(lambda status: status.iteration >= 1)
+    (trainer,) = [
+        child
+        for child in psutil.Process(daemon.pid).children()
+        if "spotlightd.trainer.main" in child.cmdline()
+    ]
+    trainer.kill()
+    assert daemon.wait(120) == 0, host.tails()
+    assert "the trainer ended with exit code -9: starting it again" in host.log("daemon")
+    summary = summary_of(host)
+    assert (summary["iterations"], summary["trajectories"]["lost"]) == (4, 0)
+
+
+def test_the_control_socket_speaks_to_curl(host):
+    host.daemon(run__iterations="1000")
+    host.wait_for(lambda status: True)
+    answer = subprocess.run(
+        ["curl", "--silent", "--unix-socket", str(host.socket), "http://localhost/v1/status"],
+        capture_output=True,
+        check=False,
+    )
+    if answer.returncode == 127:
+        pytest.skip("curl is not installed")
+    assert b'"name":"spotlightd"' in answer.stdout
