@@ -56,14 +56,18 @@ def save_identity(state_dir: Path, identity: Identity) -> None:
         file.write(msgspec.json.encode(identity))
 
 
-async def enrol(token: Token, name: str, timeout_s: float) -> Identity:
-    """Enrol a new key.
+Keys = tuple[str, str]
+"""Public and private CURVE key in Z85."""
+
+
+async def enrol(token: Token, name: str, timeout_s: float, keys: Keys | None = None) -> Identity:
+    """Enrol a key: a new one, or one that this daemon may know already, which uses no token up.
 
     Raises:
         UnreachableError: nobody answered in time.
         NotAuthorisedError, VersionSkewError, TryAgainError: refused, with the daemon's reason.
     """
-    public, private = (key.decode() for key in zmq.curve_keypair())
+    public, private = keys or tuple(key.decode() for key in zmq.curve_keypair())
     context = zmq.asyncio.Context()
     dealer = context.socket(zmq.DEALER)
     try:
@@ -116,6 +120,17 @@ async def join_or_load(
     """Return this agent's identity: enrolled with the token, or kept from an earlier join."""
     if token is None:
         return await asyncio.to_thread(load_identity, state_dir)
-    identity = await enrol(token, name, timeout_s)
+    identity = await enrol(token, name, timeout_s, _kept_keys(state_dir, token.server_key))
     await asyncio.to_thread(save_identity, state_dir, identity)
     return identity
+
+
+def _kept_keys(state_dir: Path, server_key: str) -> Keys | None:
+    """Return the keys of an earlier join to the same daemon: a restarted unit is the same agent."""
+    try:
+        identity = load_identity(state_dir)
+    except InputError:
+        return None
+    if identity.server_key != server_key:
+        return None
+    return identity.public_key, identity.private_key

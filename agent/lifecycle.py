@@ -26,7 +26,7 @@ class Notice:
     deadline_s: float
     """Seconds left."""
     preempted: bool
-    """Whether the VM is taken away (exit code 3), or somebody wants the agent to leave (0)."""
+    """Whether the agent is taken out of service (exit code 3), or simply ends (0)."""
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,8 @@ class Agent:
         self._work: Work | None = None
         self._workers: Workers | None = None
         self._base: Path | None = None
+        self._unbound: list[tuple[int, Path]] = []
+        """Adapters that arrived before the workers were started."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
         self._beat_s = 1.0
@@ -179,7 +181,8 @@ class Agent:
             case m.Drain():
                 # The reason names the notice's source on its way back, where it is short.
                 source = message.reason[:MAX_SOURCE] or "the daemon"
-                self._noticed(Notice(source, max(message.deadline_s, 2.0), False))
+                deadline_s = max(message.deadline_s, 2.0)
+                self._noticed(Notice(source, deadline_s, preempted=not message.run_finished))
             case m.Refused():
                 self._fail(refusal(message))
             case _:
@@ -222,20 +225,17 @@ class Agent:
         if kind == "base":
             self._base = folder
             self._start_workers()
-        elif self._workers is not None:
-            self._bind(version, folder)
         else:
-            self._spawn(self._bind_later(version, folder))
+            # The first adapter may be here before the base model is.
+            self._unbound.append((version, folder))
+            self._bind_all()
 
-    async def _bind_later(self, version: int, folder: Path) -> None:
-        """The first adapter may be here before the base model is."""
-        while self._workers is None:
-            await asyncio.sleep(TICK_S)
-        self._bind(version, folder)
-
-    def _bind(self, version: int, folder: Path) -> None:
-        assert self._workers is not None
-        self._workers.bind(version, folder / "adapter.safetensors", self._weights.holds)
+    def _bind_all(self) -> None:
+        if self._workers is None:
+            return
+        for version, folder in self._unbound:
+            self._workers.bind(version, folder / "adapter.safetensors", self._weights.holds)
+        self._unbound.clear()
 
     def _start_workers(self) -> None:
         if self._base is None or self._welcome is None or self._workers is not None:
@@ -256,6 +256,7 @@ class Agent:
         self._work.workers = self._workers
         for task in self._workers.start():
             self._spawn(_wait_for(task))
+        self._bind_all()
 
     # --- work ---------------------------------------------------------------------------------
 

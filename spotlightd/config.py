@@ -52,9 +52,9 @@ class RunSection(Section, frozen=True):
 
 class SamplerSection(Section, frozen=True):
     num_steps: Annotated[int, Meta(ge=2, le=1000)] = 10
-    sde_form: SdeForm = "flow_sde"
+    sde_form: SdeForm = "flow_cps"
     noise_level: Annotated[float, Meta(gt=0, le=10)] = 0.7
-    sde_window_size: AtLeastOne = 4
+    sde_window_size: AtLeastOne = 6
     """Consecutive stochastic steps, which train. The last step is never one of them."""
     sde_window_starts: tuple[Annotated[int, Meta(ge=0)], ...] = (0, 1)
     """The window starts at one of these steps, drawn once per (iteration, prompt)."""
@@ -69,7 +69,7 @@ class PlannerSection(Section, frozen=True):
     prompts_per_iteration: AtLeastOne = 4
     group_size: Annotated[int, Meta(ge=2)] = 16
     """Rollouts per prompt that train (K)."""
-    candidates: Annotated[int, Meta(ge=2)] = 48
+    candidates: Annotated[int, Meta(ge=2)] = 32
     """Seeds per prompt that are explored (N)."""
     control_fraction: Fraction = 0.25
     """Share of the group's seeds that stays uniformly random."""
@@ -92,7 +92,7 @@ class TrainerSection(Section, frozen=True):
     """Half-width of the ratio's trust interval, for the mean form of the log-prob."""
     clip_range_nats: Positive | None = None
     """The same in nats of the whole latent's log-prob; state one of the two."""
-    kl_beta: NonNegative = 0.04
+    kl_beta: NonNegative = 0.06
     optimizer_steps: AtLeastOne = 2
     """Optimizer steps per batch of rollouts."""
     micro_batch: AtLeastOne = 32

@@ -13,7 +13,6 @@ published to the fleet, carried by every request.
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
 import time
@@ -180,15 +179,11 @@ class Daemon:
         """Send the agents home: the run is finished."""
         self.fleet.event("info", "planner", "the run is finished")
         self.fleet.draining = True
-        self.fleet.broadcast(Drain(FAREWELL_S, "the run is finished"))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_S):
-                while any(
-                    self.fleet.members.present(a)
-                    for a, member in list(self.fleet.members.members.items())
-                    if member.role == "agent"
-                ):
-                    await asyncio.sleep(TICK_S)
+        self.fleet.broadcast(Drain(FAREWELL_S, "the run is finished", run_finished=True))
+        # Each farewell is an event.
+        deadline = time.monotonic() + FAREWELL_S
+        while self.fleet.agents_present() and (left := deadline - time.monotonic()) > 0:
+            await self.fleet.next_event(left)
 
     async def close(self) -> None:
         """Stop listening, finish commits that are under way, keep the accounts."""

@@ -1,6 +1,5 @@
 """What the control socket sees of the daemon: its state, and the few things to ask of it."""
 
-import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -13,8 +12,6 @@ from spotlightd.fleet.enrolment import Enrolment
 from spotlightd.fleet.service import FleetService
 from spotlightd.store.store import Store
 from spotlightd.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
-
-EVENT_POLL_S = 0.2
 
 
 class DaemonView:
@@ -143,8 +140,8 @@ class DaemonView:
             rows = self.events(after_id, api.MAX_EVENTS)
             if rows:
                 return rows
-            await asyncio.sleep(EVENT_POLL_S)
-        return []
+            await self._fleet.next_event(deadline - time.monotonic())
+        return self.events(after_id, api.MAX_EVENTS)
 
     def create_token(self, ttl_s: float, uses: int, pool: str) -> api.TokenCreated:
         token, token_id, expires_at = self._enrolment.create_token(

@@ -62,6 +62,7 @@ class FleetService:
         self._allowed = allowed
         self._listener = listener
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._waiters: list[asyncio.Future[None]] = []
         self._dispatch_due = False
         self._trainer_busy_s = 0.0
         self._reports = Reports(scheduler, ledger, store, config.rewards, self, listener)
@@ -157,7 +158,7 @@ class FleetService:
         if superseded:
             self._send(agent_id, m.Withdraw(tuple(superseded)))
         if self.draining:
-            self._send(agent_id, m.Drain(0.0, "the run is finished"))
+            self._send(agent_id, m.Drain(0.0, "the run is finished", run_finished=True))
         elif peer.role == "agent":
             for greeting in self.weights.greeting():
                 self._send(agent_id, greeting)
@@ -215,6 +216,13 @@ class FleetService:
             self._store.requeue(expired)
             self.event("warning", "fleet", f"{len(expired)} leases expired without progress")
             self.dispatch_soon()
+
+    def agents_present(self) -> list[str]:
+        return [
+            agent_id
+            for agent_id, member in self.members.members.items()
+            if member.role == "agent" and self.members.present(agent_id)
+        ]
 
     def drain(self, agent_id: str, deadline_s: float, reason: str) -> None:
         """Ask an agent to finish or hand back what it holds, and to leave."""
@@ -313,10 +321,9 @@ class FleetService:
 
     def broadcast(self, *sent: m.Message) -> None:
         """Send to every agent that is present."""
-        for member in list(self.members.members.values()):
-            if member.role == "agent" and self.members.present(member.agent_id):
-                for message in sent:
-                    self._send(member.agent_id, message)
+        for agent_id in self.agents_present():
+            for message in sent:
+                self._send(agent_id, message)
 
     async def _deliver(
         self, agent_id: str, message: m.Message, frames: Sequence[Buffer] = ()
@@ -333,9 +340,24 @@ class FleetService:
             self.event(level, "fleet", text)
 
     def event(self, level: str, component: str, text: str) -> None:
-        """Log what happened and keep it in the store."""
+        """Log what happened and keep it in the store; whoever waits for events is woken."""
         logging.getLogger(f"spotlightd.{component}").log(getattr(logging, level.upper()), text)
-        self._store.add_event(level, component, text)
+        stored = self._store.add_event(level, component, text)
+        loop = asyncio.get_running_loop()
+        stored.add_done_callback(lambda _: loop.call_soon_threadsafe(self._wake))
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def next_event(self, timeout_s: float) -> bool:
+        """Wait until another event is stored; return whether one was within `timeout_s`."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        done, _ = await asyncio.wait({waiter}, timeout=timeout_s)
+        return bool(done)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)

@@ -137,10 +137,13 @@ class Notice(Message, frozen=True, tag="notice"):
 
 
 class Drain(Message, frozen=True, tag="drain"):
-    """Daemon to agent: finish or hand back what you hold, then leave."""
+    """Daemon to agent: hand back what you hold, then leave."""
 
     deadline_s: Seconds
     reason: Text
+    run_finished: bool = False
+    """The run is over: the agent ends well (exit code 0) and may be started again. Otherwise it
+    was taken out of service (exit code 3), and its unit must not bring it back."""
 
 
 # --- work -------------------------------------------------------------------------------------

@@ -12,6 +12,23 @@ from spotlightd.wire import messages as m
 from spotlightd.wire.token import Token, make_token, parse_token
 
 
+def test_joining_again_is_the_same_agent(play, tmp_path):
+    """A unit that joins at every start must not use its token up."""
+
+    async def script(daemon):
+        state = ("--state-dir", str(tmp_path / "state"))
+        keys = []
+        for _ in range(2):
+            agent = await daemon.start_agent(*state)
+            await daemon.until(lambda: daemon.all(m.Hello, len(daemon.heard) - 1), agent)
+            keys.append(daemon.key)
+            agent.process.send_signal(signal.SIGTERM)
+            assert await agent.exit_code() == ExitCode.DRAINED
+        assert keys[0] == keys[1]
+
+    play(script)
+
+
 def test_a_join_keeps_a_key_with_which_it_comes_back(play, tmp_path):
     async def script(daemon):
         state = ("--state-dir", str(tmp_path / "state"))
@@ -19,7 +36,7 @@ def test_a_join_keeps_a_key_with_which_it_comes_back(play, tmp_path):
         hello = (await daemon.until(lambda: daemon.all(m.Hello), agent))[0]
         assert (hello.name, hello.role, hello.workers, hello.held) == ("vm-1", "agent", 2, ())
         await daemon.until(lambda: daemon.all(m.Heartbeat), agent)
-        daemon.send(m.Drain(5.0, "enough"))
+        daemon.send(m.Drain(5.0, "enough", run_finished=True))
         assert await agent.exit_code() == ExitCode.OK
         assert "Goodbye" in type(daemon.heard[-1][0]).__name__
         # The token is needed no more.

@@ -93,7 +93,7 @@ def test_leases_become_results_and_new_weights_new_credit(play, policy, make_req
         # A message that makes no sense is dropped, and a drain may come without a reason.
         daemon.send(m.Grant((m.Lease(make_request(3), 99, 60.0, resume_step=2),)))
         daemon.send(m.Drain(20.0, ""))
-        assert await agent.exit_code() == ExitCode.OK
+        assert await agent.exit_code() == ExitCode.DRAINED
         assert len(daemon.all(m.Notice)) == 1
         assert isinstance(daemon.heard[-1][0], m.Goodbye)
 
