@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from agent.enrol import default_name
-from spotlightd import __version__, logs
-from spotlightd.commands import run_app
+from spotlightd import logs
+from spotlightd.commands import add_version, run_app
 from spotlightd.errors import InputError, UsageError
 from spotlightd.wire.token import Token, parse_token
 
@@ -35,19 +35,7 @@ ChunkBind = Annotated[str, typer.Option(help="Local address on which weights are
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"spotlight-agent {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+add_version(app, "spotlight-agent")
 
 
 @app.command(epilog="Example: spotlight-agent join --token-file token.txt --name vm-1")

@@ -85,7 +85,8 @@ class WeightPeer:
     def _begin(self, message: m.PublishedVersion) -> None:
         manifest = message.manifest
         key = (manifest.kind, manifest.version)
-        held = manifest.version in self._store.versions(manifest.kind)
+        # The same version may come with other content, after a daemon repeated an update.
+        held = self._store.manifest(*key) == manifest
         if held or not message.current or key in self._fetches:
             return
         task = asyncio.create_task(self._fetch(manifest), name=f"fetch {key}")

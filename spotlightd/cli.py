@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from spotlightd import __version__, logs
-from spotlightd.commands import run_app
+from spotlightd import logs
+from spotlightd.commands import add_version, run_app
 from spotlightd.config import Config, Origins, load, value_of
 from spotlightd.control.places import user_folder, user_socket
 from spotlightd.errors import UsageError
@@ -39,19 +39,7 @@ StateDir = Annotated[
 ]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"spotlightd {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+add_version(app, "spotlightd")
 
 
 @app.command(epilog="Example: spotlightd run --state-dir ./state --set run.iterations=10")

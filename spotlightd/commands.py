@@ -7,9 +7,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from spotlightd import __version__
 from spotlightd.errors import ExitCode, SpotlightError, UsageError
 
 # Typer has used click and later its own copy of it; either way, BadParameter is public, and its
@@ -21,6 +23,23 @@ _PIPE_CLOSED = 141
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+
+
+def add_version(app: typer.Typer, name: str) -> None:
+    """Give a command line the option `--version`."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            print(f"{name} {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        pass
 
 
 def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> int:

@@ -214,6 +214,7 @@ class Daemon:
         run_state = self.store.run()
         assert run_state is not None
         started = bool(run_state.cycle)
+        self.fleet.trainer_started()
         return TrainerSettings(
             config=self.config,
             state_dir=self.config.store.state_dir,

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from spotlightd import __version__
-from spotlightd.commands import run_app, seconds
+from spotlightd.commands import add_version, run_app, seconds
 from spotlightd.control import api, render
 from spotlightd.control.client import ControlClient
 from spotlightd.control.places import find_socket
@@ -56,19 +55,7 @@ def _print_json(answer: Any) -> None:
     print(msgspec.json.encode(answer).decode(), flush=True)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"spotlightctl {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+add_version(app, "spotlightctl")
 
 
 @app.command(epilog="Example: spotlightctl status --json")

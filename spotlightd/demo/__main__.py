@@ -49,7 +49,7 @@ def demo(
         "demo-out"
     ),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the run.")] = 1,
-    iterations: Annotated[int, typer.Option(min=2, help="Training iterations.")] = 36,
+    iterations: Annotated[int, typer.Option(min=2, help="Training iterations.")] = 48,
     exploration: Annotated[
         bool, typer.Option("--exploration/--no-exploration", help="Explore seeds or not.")
     ] = True,

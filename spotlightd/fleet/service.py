@@ -64,7 +64,9 @@ class FleetService:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waiters: list[asyncio.Future[None]] = []
         self._dispatch_due = False
-        self._trainer_busy_s = 0.0
+        self._trainer_busy_s = self._trainer_loading_s = 0.0
+        self._trainer_started: float | None = None
+        """When its process was started, while it loads."""
         self._reports = Reports(scheduler, ledger, store, config.rewards, self, listener)
 
     # --- what the link brings -----------------------------------------------------------------
@@ -124,6 +126,9 @@ class FleetService:
     def _handle_trainer(self, message: m.Message) -> None:
         match message:
             case m.TrainerReady():
+                if self._trainer_started is not None:
+                    self._trainer_loading_s += time.time() - self._trainer_started
+                    self._trainer_started = None
                 self._listener.trainer_ready(message)
             case m.TrainProgress():
                 self.train_fraction = message.fraction
@@ -200,6 +205,12 @@ class FleetService:
         self.ledger.left(agent_id, time.time())
         self.notices.pop(agent_id, None)
         self.dispatch_soon()
+
+    def trainer_started(self) -> None:
+        """The trainer's process starts: from now on its GPUs are held, and it is loading."""
+        self._trainer_started = time.time()
+        price = self.config.ledger.reserved_price
+        self.ledger.join(TRAINER, TRAINER, "trainer", 1, price, self._trainer_started)
 
     def trainer_ended(self, code: int) -> None:
         """The trainer's process is gone: its leases go to others until it is back."""
@@ -299,7 +310,7 @@ class FleetService:
         self._trainer_busy_s += seconds
         if not committed:
             self.ledger.committed(TRAINER, seconds)
-        self.ledger.heartbeat(TRAINER, self._trainer_busy_s, 0.0)
+        self.ledger.heartbeat(TRAINER, self._trainer_busy_s, self._trainer_loading_s)
 
     # --- sending ------------------------------------------------------------------------------
 

@@ -9,14 +9,14 @@ version before it (staleness 1), ranks seeds and is otherwise thrown away. It is
 are selected from whatever was scored when training ends.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
-from spotlightd.planner.plan import CyclePlan, GroupPlan, PromptSpec, Role
-from spotlightd.planner.staleness import StalenessPair, summarise_staleness
+from spotlightd.planner.measures import means, rollout_metrics, training_metrics
+from spotlightd.planner.plan import CyclePlan, GroupPlan
 from spotlightd.wire.messages import Train, Trained, TrainGroup, TrainSample
 from spotlightd.wire.sampling import Request
 
@@ -141,7 +141,7 @@ class Cycle:
         """The trainer has made the next version."""
         if self.state.phase != "train" or message.policy_version != self.state.iteration + 1:
             return []
-        finished = self._training_record(message)
+        finished = Record(self.state.iteration, training_metrics(message, self._explored()))
         unfinished = [
             r.request_id
             for r in self.requests.values()
@@ -193,7 +193,7 @@ class Cycle:
         state.phase = "train"
         decisions: list[Decision] = [
             PhaseBegins("train", state.iteration, "every rollout of the iteration is committed"),
-            self._record_rollouts(),
+            Record(state.iteration, self._rollout_metrics()),
             self._start_training("every rollout of the iteration is committed"),
         ]
         if state.iteration + 1 < self.plan.iterations:
@@ -270,44 +270,16 @@ class Cycle:
             and request.request_id in self.results
         ]
 
-    def _record_rollouts(self) -> Record:
-        metrics: dict[str, float] = {}
-        pairs: list[StalenessPair] = []
-        all_scores: list[Mapping[str, float]] = []
-        control_scores: list[Mapping[str, float]] = []
-        for group in self.state.groups:
-            stale = {m.seed: m for m in group.members}
-            for request, result in self._group_results(group):
-                all_scores.append(result.scores)
-                member = stale.get(request.seed)
-                if member is None or member.role not in ("control", "random"):
-                    continue
-                control_scores.append(result.scores)
-                if member.stale_scores and member.role == "control":
-                    pairs.append(StalenessPair(group.prompt_id, member.stale_scores, result.scores))
-        metrics |= _means("rollout", all_scores)
-        metrics |= _means("control", control_scores)
-        metrics |= summarise_staleness(pairs)
-        metrics["explored"] = float(
-            sum(1 for g in self.state.groups for m in g.members if m.stale_scores is not None)
-        )
-        metrics["informative_groups"] = float(sum(g.informative for g in self.state.groups))
-        return Record(self.state.iteration, metrics)
+    def _rollout_metrics(self) -> dict[str, float]:
+        fresh = {
+            (request.prompt_id, request.seed): result.scores
+            for group in self.state.groups
+            for request, result in self._group_results(group)
+        }
+        return rollout_metrics(self.state.groups, fresh)
 
-    def _training_record(self, message: Trained) -> Record:
-        metrics = {f"train.{name}": value for name, value in message.metrics.items()}
-        metrics["train.seconds"] = message.seconds
-        metrics["train.clip_range"] = message.clip_range
-        for difference in message.differences:
-            name = f"log_prob_difference.{difference.producer}"
-            metrics[name] = difference.mean_abs_difference
-        explored = sum(
-            1
-            for r in self.requests.values()
-            if r.kind == "explore" and r.request_id in self.results
-        )
-        metrics["explored_in_training"] = float(explored)
-        return Record(self.state.iteration, metrics)
+    def _explored(self) -> int:
+        return sum(1 for i, r in self.requests.items() if r.kind == "explore" and i in self.results)
 
     def _evaluation_metrics(self) -> dict[str, float]:
         scores = [
@@ -315,19 +287,4 @@ class Cycle:
             for r in self.requests.values()
             if r.kind == "evaluate" and r.request_id in self.results
         ]
-        return _means("held_out", scores) | {"held_out.failed": float(len(self.failed))}
-
-
-def _means(prefix: str, scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = sorted({name for row in scores for name in row})
-    return {
-        f"{prefix}.{name}": sum(row[name] for row in scores) / len(scores)
-        for name in names
-        if all(name in row for row in scores)
-    }
-
-
-__all__ = [
-    "AddRequests", "CommittedResult", "Cycle", "CycleState", "Decision", "PhaseBegins",
-    "PromptSpec", "Record", "Role", "StartTraining", "StopRequests",
-]  # fmt: skip
+        return means("held_out", scores) | {"held_out.failed": float(len(self.failed))}

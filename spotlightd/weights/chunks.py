@@ -115,6 +115,10 @@ class ChunkStore:
             self.add(manifest, folder)
         return kept[1]
 
+    def manifest(self, kind: str, version: int) -> Manifest | None:
+        kept = self._kept.get((kind, version))
+        return kept[0] if kept else None
+
     def versions(self, kind: str) -> list[int]:
         return sorted(version for k, version in self._kept if k == kind)
 
