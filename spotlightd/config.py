@@ -323,6 +323,11 @@ def _check_together(config: Config) -> None:
         raise ConfigError(
             "trainer.clip_range and trainer.clip_range_nats say the same thing: give one"
         )
+    if trainer.clip_range_nats is not None and sampler.sde_form == "flow_cps":
+        raise ConfigError(
+            "trainer.clip_range_nats needs a density, and with sampler.sde_form = 'flow_cps' the "
+            "log-prob is none: give trainer.clip_range"
+        )
     if planner.candidates < planner.group_size and planner.mode != "off":
         raise ConfigError(
             f"planner.candidates {planner.candidates} is below planner.group_size "

@@ -30,7 +30,7 @@ from spotlightd.web.collect import collect_report
 from spotlightd.web.report import render_report
 
 START_TIMEOUT_S = 60.0
-POLL_S = 0.05
+POLL_S = 0.1
 NOTICE_S = "20"
 OURS = ".spotlight-demo"
 """Marks a folder that a demo made and the next one may replace."""

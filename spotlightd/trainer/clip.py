@@ -5,6 +5,7 @@ chosen for the latent size (NUMERICS: loss).
 """
 
 from spotlightd.config import TrainerSection
+from spotlightd.wire.sampling import SdeForm
 
 DEFAULT_CLIP_RANGE = 1e-3
 """For the embedded model's 1,024 elements: about 1 nat."""
@@ -19,8 +20,13 @@ def resolve_clip_range(section: TrainerSection, latent_elements: int) -> float:
     return DEFAULT_CLIP_RANGE
 
 
-def describe_clip_range(clip_range: float, latent_elements: int) -> str:
+def describe_clip_range(clip_range: float, latent_elements: int, sde_form: SdeForm) -> str:
     """Return the sentence that the start-up report prints."""
+    if sde_form == "flow_cps":
+        return (
+            f"clip range {clip_range:g} of flow_cps's log-prob, which is a mean squared "
+            f"difference and has no unit of nats"
+        )
     return (
         f"clip range {clip_range:g} of the mean log-prob over {latent_elements} elements = "
         f"{clip_range * latent_elements:.3g} nats"

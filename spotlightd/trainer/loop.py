@@ -85,7 +85,10 @@ class TrainerLoop:
 
     def _ready(self) -> None:
         elements = self._latent_shape[0] * self._latent_shape[1]
-        logger.info("%s", describe_clip_range(self._policy.clip_range, elements))
+        logger.info(
+            "%s",
+            describe_clip_range(self._policy.clip_range, elements, self._config.sampler.sde_form),
+        )
         self._link.send(
             m.TrainerReady(
                 self.version,

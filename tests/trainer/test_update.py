@@ -104,4 +104,5 @@ def test_a_damaged_trajectory_is_named(rolled):
 def test_the_clip_range_is_stated_in_both_forms():
     assert resolve_clip_range(TrainerSection(clip_range=1e-4), 1024) == 1e-4
     assert resolve_clip_range(TrainerSection(clip_range_nats=6.5536), 65536) == pytest.approx(1e-4)
-    assert "65536 elements = 6.55 nats" in describe_clip_range(1e-4, 65536)
+    assert "65536 elements = 6.55 nats" in describe_clip_range(1e-4, 65536, "flow_sde")
+    assert "has no unit of nats" in describe_clip_range(1e-4, 65536, "flow_cps")
