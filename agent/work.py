@@ -187,6 +187,7 @@ class Work:
         if lease is None or lease.fence != message.fence:
             self._send(m.HandBack((), message.gpu_s), ())
             return
+        self.pull.sampled(message.request_id)
         named = dict(zip((spec.name for spec in message.frames), frames, strict=True))
         request = lease.request
         self._waiting[message.request_id] = Waiting(

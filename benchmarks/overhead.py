@@ -5,10 +5,10 @@
 Direct: one process samples batches of eight on one thread, then scores them. Fleet: spotlightd
 and one `spotlight-agent join` with one worker on one thread; the trainer does not roll out. Both
 produce the same trajectories, which is checked before any time is reported. The fleet's scorer is
-a process of its own, so on two cores scoring overlaps sampling; the ratio to sampling alone is
-the one that shows the path's own cost.
+a process of its own, so on two cores scoring overlaps sampling. Sampling alone is the floor; what
+the fleet takes beyond it is step commits, messages, fsync, and the wait for the next leases.
 
-Target (--check): the fleet takes at most 1.25 times the direct sampling and scoring.
+Targets (--check): at most 1.1 times the direct sampling and scoring, and 1.4 times the floor.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from spotlightd.wire.sampling import Request
 
 BATCH = 8
 PROMPTS = 4
-TARGET = 1.25
+TARGETS = {"fleet_over_direct": 1.1, "fleet_over_sampling_alone": 1.4}
 TOLERANCE = 1e-5
 TIMEOUT_S = 300.0
 
@@ -113,7 +113,9 @@ def run_direct(
 
 
 def largest_difference(store: Store, trajectories: list[Trajectory]) -> float:
-    """Return the largest difference of any final latent between fleet and direct."""
+    """Return the largest difference of any final latent between fleet and direct, relative to
+    values above 1.
+    """
     results = {result.request_id: result for result in store.results()}
     worst = 0.0
     for trajectory in trajectories:
@@ -122,7 +124,9 @@ def largest_difference(store: Store, trajectories: list[Trajectory]) -> float:
             raise SpotlightError(f"{trajectory.request.request_id} kept no trajectory")
         shape = tuple(trajectory.latents_LD.shape)
         fleet = decode_trajectory(store.blobs.get(blob), trajectory.request, (shape[0], shape[1]))
-        worst = max(worst, float((fleet.latents_LD - trajectory.latents_LD).abs().max()))
+        scale = trajectory.latents_LD.abs().clamp(min=1)
+        difference = (fleet.latents_LD - trajectory.latents_LD).abs() / scale
+        worst = max(worst, float(difference.max()))
     return worst
 
 
@@ -199,8 +203,10 @@ def main() -> int:
     Console().print(table)
     if args.json:
         args.json.write_text(msgspec.json.format(json.dumps(figures)) + "\n")
-    if args.check and figures["fleet_over_direct"] > TARGET:
-        print(f"missed: fleet_over_direct {figures['fleet_over_direct']:.2f} > {TARGET}")
+    missed = [name for name, target in TARGETS.items() if figures[name] > target]
+    if args.check and missed:
+        for name in missed:
+            print(f"missed: {name} is {figures[name]:.2f}, target {TARGETS[name]}")
         return 1
     return 0
 

@@ -71,6 +71,7 @@ class TrainerLoop:
                     self._run_update(message)
                 elif self._rollouts.active:
                     self._rollouts.step()
+                    self._give()
                 self._rollouts.resend()
         finally:
             self._rollouts.close()

@@ -122,6 +122,7 @@ class Rollouts:
             request_id = trajectory.request.request_id
             del self._running[request_id]
             self._finished[request_id] = (trajectory, encode_png(image))
+            self.pull.sampled(request_id)
         self.score()
 
     def score(self) -> None:

@@ -4,8 +4,10 @@ Pure: the agent and the trainer feed it events and send what it says. Credit add
 says how many more leases than already promised can be run, and both sides start from none at
 Hello.
 
-    want -> Give -> granted -> held -> finished -> unacked -> acked
+    want -> Give -> granted -> held (sampling, then scoring) -> finished -> unacked -> acked
                                  '--- withdrawn / handed back
+
+What is being scored has left the GPU, so it does not keep new work away from it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,12 +30,16 @@ class Unacked:
 
 @dataclass
 class PullState:
-    """Invariants (see `validate`): never more leases held and promised than `capacity`; a request
-    is held or unacknowledged, not both under one fence.
+    """Invariants (see `validate`): never more leases sampled and promised than `capacity`, nor more
+    than twice that held and promised; a request is held or unacknowledged, not both under one
+    fence; `scoring` is part of `held`.
     """
 
     capacity: int
+    """Trajectories that can be sampled at once."""
     held: dict[str, Lease] = field(default_factory=dict)
+    scoring: set[str] = field(default_factory=set)
+    """Held, but sampled already: only their rewards are missing."""
     unacked: dict[str, Unacked] = field(default_factory=dict)
     promised: int = 0
     """Credit given that no lease has used yet."""
@@ -50,7 +56,10 @@ class PullState:
         """Return the credit to give now, and count it as promised."""
         if self.draining:
             return 0
-        credit = max(self.capacity - len(self.held) - self.promised, 0)
+        sampling = len(self.held) - len(self.scoring)
+        # The second bound keeps a slow scorer from piling up images without end.
+        room = min(self.capacity - sampling, 2 * self.capacity - len(self.held))
+        credit = max(room - self.promised, 0)
         self.promised += credit
         return credit
 
@@ -62,15 +71,25 @@ class PullState:
             known = self.held.get(lease.request.request_id)
             if known is None or known.fence < lease.fence:
                 self.held[lease.request.request_id] = lease
+                self.scoring.discard(lease.request.request_id)
                 started.append(lease)
         return started
+
+    def sampled(self, request_id: str) -> None:
+        """Its image is there: the GPU has room for another."""
+        if request_id in self.held:
+            self.scoring.add(request_id)
+
+    def _drop(self, request_id: str) -> None:
+        del self.held[request_id]
+        self.scoring.discard(request_id)
 
     def finished(self, message: Result | Failed, frames: Sequence[Buffer], now: float) -> bool:
         """Work on a lease ended. Returns whether to report it: not when it was withdrawn."""
         lease = self.held.get(message.request_id)
         if lease is None or lease.fence != message.fence:
             return False
-        del self.held[message.request_id]
+        self._drop(message.request_id)
         self.unacked[message.request_id] = Unacked(message, frames, now)
         return True
 
@@ -88,7 +107,7 @@ class PullState:
         for lease in leases:
             known = self.held.get(lease.request_id)
             if known is not None and known.fence == lease.fence:
-                del self.held[lease.request_id]
+                self._drop(lease.request_id)
                 dropped.append(lease)
             self.acked(lease.request_id, lease.fence)
         return dropped
@@ -109,7 +128,9 @@ class PullState:
     def validate(self) -> None:
         """Raise AssertionError where an invariant is broken."""
         assert self.promised >= 0
-        assert len(self.held) + self.promised <= self.capacity or self.promised == 0
+        assert self.scoring <= self.held.keys()
+        sampling = len(self.held) - len(self.scoring)
+        assert sampling + self.promised <= self.capacity or self.promised == 0
         for request_id, report in self.unacked.items():
             lease = self.held.get(request_id)
             assert lease is None or lease.fence > report.message.fence, request_id

@@ -30,6 +30,21 @@ def test_credit_is_given_once():
     assert state.take_credit() == 1
 
 
+def test_scoring_does_not_keep_work_from_the_gpu_but_has_a_bound():
+    state = PullState(2)
+    state.take_credit()
+    state.granted([lease("a", 1), lease("b", 2)])
+    assert state.take_credit() == 0
+    state.sampled("a")
+    state.sampled("b")
+    assert state.take_credit() == 2
+    state.granted([lease("c", 3), lease("d", 4)])
+    state.sampled("c")
+    assert state.take_credit() == 0, "four are held, twice the capacity"
+    state.finished(report("a", 1), (), 0.0)
+    assert state.take_credit() == 1
+
+
 def test_a_report_is_kept_until_it_is_acknowledged():
     state = PullState(1)
     state.granted([lease("a", 1)])
@@ -94,6 +109,10 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.state.granted([lease(name, self.fence)])
 
     @rule(name=st.sampled_from("abcdef"))
+    def sample(self, name):
+        self.state.sampled(name)
+
+    @rule(name=st.sampled_from("abcdef"))
     def finish(self, name):
         held = self.state.held.get(name)
         if held:
@@ -113,7 +132,8 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def holds(self):
         self.state.validate()
-        assert len(self.state.held) + self.state.promised <= 3
+        assert len(self.state.held) - len(self.state.scoring) + self.state.promised <= 3
+        assert len(self.state.held) + self.state.promised <= 6
 
 
 TestAnyOrder = AnyOrder.TestCase
