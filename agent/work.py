@@ -16,7 +16,7 @@ from spotlightd.wire import messages as m
 from spotlightd.wire import pipe
 from spotlightd.wire import worker as w
 from spotlightd.wire.codec import Buffer
-from spotlightd.wire.pull import PullState
+from spotlightd.wire.pull import PullState, states_by_fence
 
 logger = logging.getLogger(__name__)
 
@@ -66,17 +66,14 @@ class Work:
     # --- from the daemon ----------------------------------------------------------------------
 
     def granted(self, grant: m.Grant, frames: Sequence[Buffer]) -> None:
-        states = iter(frames)
-        by_fence = {
-            lease.fence: (next(states) if lease.resume_step else None) for lease in grant.leases
-        }
+        states = states_by_fence(grant, frames)
         for lease in self.pull.granted(grant.leases):
             assert self.workers is not None
             slot = self.workers.least_loaded(lease.request.policy_version)
             if slot is None:
                 self._fail(lease.request.request_id, lease.fence, "no worker has this version", 0.0)
                 continue
-            state = by_fence[lease.fence]
+            state = states[lease.fence]
             self._slots[lease.request.request_id] = slot
             slot.held.add(lease.request.request_id)
             specs = () if state is None else (m.FrameSpec("trajectory", memoryview(state).nbytes),)
@@ -121,7 +118,8 @@ class Work:
         """Stop pulling; every worker sends the state of what it has, and drops it."""
         self.pull.draining = True
         for slot in self.workers.slots if self.workers else ():
-            if slot.child is not None:
+            # A worker that has nothing, or is still loading, has nothing to save.
+            if slot.child is not None and slot.held:
                 self._flushing.add(slot.index)
                 slot.send(w.Flush(stop=True))
 

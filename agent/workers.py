@@ -19,7 +19,7 @@ from spotlightd.wire.messages import Message
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
-"""Times that one worker may die before the agent gives up."""
+"""Times that one worker may die without a denoising step before the agent gives up."""
 
 OnMessage = Callable[["WorkerSlot", Any, list[Buffer]], None]
 
@@ -128,6 +128,7 @@ class Workers:
                 case w.Boundary():
                     slot.busy_s += message.busy_s
                     slot.denoise_steps += message.denoise_steps
+                    slot.deaths = 0
                 case w.Fatal():
                     raise InputError(f"worker {slot.index}: {message.reason}")
                 case _:

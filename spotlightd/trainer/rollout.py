@@ -17,7 +17,7 @@ from spotlightd.errors import SpotlightError
 from spotlightd.wire import messages as m
 from spotlightd.wire import pipe
 from spotlightd.wire.codec import Buffer, frame_specs
-from spotlightd.wire.pull import PullState
+from spotlightd.wire.pull import PullState, states_by_fence
 from spotlightd.wire.worker import Exit, Fatal, Score, Scored, ScoreItem, Scores
 
 logger = logging.getLogger(__name__)
@@ -64,12 +64,7 @@ class Rollouts:
         return self.pull.hello()
 
     def granted(self, grant: m.Grant, frames: Sequence[Buffer], version: int) -> None:
-        states = iter(frames)
-        by_fence = {
-            # Without its frame a lease starts afresh, to the same result.
-            lease.fence: (next(states, None) if lease.resume_step else None)
-            for lease in grant.leases
-        }
+        states = states_by_fence(grant, frames)
         for lease in self.pull.granted(grant.leases):
             request = lease.request
             try:
@@ -78,7 +73,7 @@ class Rollouts:
                         f"version {request.policy_version} asked for, the trainer has {version}"
                     )
                 self._running[request.request_id] = self._sampler.start(
-                    request, by_fence[lease.fence]
+                    request, states[lease.fence]
                 )
                 self._gpu_s[request.request_id] = 0.0
             except SpotlightError as error:

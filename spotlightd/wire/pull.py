@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from spotlightd.wire.codec import Buffer
-from spotlightd.wire.messages import Failed, HeldLease, Lease, Result
+from spotlightd.wire.messages import Failed, Grant, HeldLease, Lease, Result
 
 ACK_TIMEOUT_S = 15.0
 
@@ -134,3 +134,14 @@ class PullState:
         for request_id, report in self.unacked.items():
             lease = self.held.get(request_id)
             assert lease is None or lease.fence > report.message.fence, request_id
+
+
+def states_by_fence(grant: Grant, frames: Sequence[Buffer]) -> dict[int, Buffer | None]:
+    """Return the state that each lease of a grant resumes from, by fence; None: start afresh.
+
+    A lease whose frame is missing starts afresh too, and comes to the same result.
+    """
+    states = iter(frames)
+    return {
+        lease.fence: (next(states, None) if lease.resume_step else None) for lease in grant.leases
+    }
