@@ -23,6 +23,7 @@ from spotlightd.planner.cycle import (
     Cycle,
     CycleState,
     Decision,
+    Phase,
     PhaseBegins,
     Record,
     StartTraining,
@@ -32,9 +33,18 @@ from spotlightd.planner.plan import CyclePlan, PromptSpec
 from spotlightd.store.rows import StoredResult
 from spotlightd.store.store import Store
 from spotlightd.wire.messages import Trained, TrainerReady
-from spotlightd.wire.sampling import Request
+from spotlightd.wire.sampling import Request, RequestKind
 
 logger = logging.getLogger(__name__)
+
+RESUMED_KINDS: dict[Phase, tuple[RequestKind, ...]] = {
+    "starting": (),
+    "evaluate": ("evaluate", "explore"),
+    "rollout": ("rollout",),
+    "train": ("rollout", "explore"),
+    "finished": (),
+}
+"""Requests that a phase still needs after a restart."""
 
 IMAGES_KEPT = 10
 """Iterations whose rollout images are kept."""
@@ -166,19 +176,21 @@ class Conductor:
         cycle = Cycle(plan, state)
         if state is not None:
             self._resume(cycle, state)
+            if cycle.complete:
+                self.finished.set()
         return cycle
 
     def _resume(self, cycle: Cycle, state: CycleState) -> None:
         """Put back the requests and results of the phase in which the daemon ended."""
         stored = self._store.requests({state.iteration, state.iteration + 1})
-        kinds = {"evaluate": {"evaluate"}, "rollout": {"rollout"}, "train": {"rollout", "explore"}}
-        wanted = kinds.get(state.phase, set())
+        # While training, exploration is the next iteration's; an evaluation may follow it.
+        ahead = {"explore": 1} if state.phase == "train" else {}
         rows = [
             row
             for row in stored
-            if row.request.kind in wanted
+            if row.request.kind in RESUMED_KINDS[state.phase]
             and row.state != "cancelled"
-            and row.request.iteration == state.iteration + (row.request.kind == "explore")
+            and row.request.iteration == state.iteration + ahead.get(row.request.kind, 0)
         ]
         results = self._store.results({row.request.request_id for row in rows})
         cycle.restore([row.request for row in rows], [_committed(result) for result in results])

@@ -12,6 +12,8 @@ from spotlightd.control.api import AgentRow, Status
 
 FIRST_AGENTS = ("vm-a", "vm-b")
 FRESH_AGENT = "vm-c"
+OPEN_ROLLOUTS = 24
+"""Of the demo's 64 a round, so many must still be open for a loss to strike."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,11 @@ class Story:
 
 
 def _at_work(status: Status, agent: AgentRow | None) -> bool:
+    """Whether the agent is in the middle of a rollout that has a good while to go."""
+    rollouts = status.requests.get("rollout", {})
     return (
         status.phase == "rollout"
+        and rollouts.get("queued", 0) + rollouts.get("leased", 0) >= OPEN_ROLLOUTS
         and agent is not None
         and agent.state == "live"
         and agent.leases > 0

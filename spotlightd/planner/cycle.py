@@ -98,12 +98,19 @@ class Cycle:
         self.results: dict[str, CommittedResult] = {}
         self.failed: set[str] = set()
 
+    @property
+    def complete(self) -> bool:
+        """Nothing is left to do; a finished run goes on when it is given more iterations."""
+        return self.state.phase == "finished" and self.state.iteration >= self.plan.iterations
+
     # --- events -------------------------------------------------------------------------------
 
     def trainer_ready(self, version: int) -> list[Decision]:
         """The trainer holds `version`: begin, or go on where the run stood."""
         if self.state.phase == "starting":
             return self._begin_evaluation("before the first update")
+        if self.state.phase == "finished" and not self.complete:
+            return self._begin_rollout()
         if self.state.phase == "train" and version == self.state.iteration:
             return [self._start_training("the trainer came back and repeats the update")]
         return []

@@ -6,7 +6,7 @@ from spotlightd.control.api import AgentRow, Status
 from spotlightd.demo.story import Join, Kill, Preempt, Story
 
 
-def status(iteration: int, phase: str) -> Status:
+def status(iteration: int, phase: str, open_rollouts: int = 40) -> Status:
     plain = dict.fromkeys(("name", "version", "state_dir", "run"), "x") | dict.fromkeys(
         ("epoch", "pid", "uptime_s", "policy_version", "lost"), 0
     )
@@ -17,7 +17,7 @@ def status(iteration: int, phase: str) -> Status:
         "iterations": 20,
         "reward": {"control_mean": None, "held_out": ()},
         "agents": {},
-        "requests": {},
+        "requests": {"rollout": {"queued": open_rollouts - 8, "leased": 8, "done": 900}},
         "gpu_seconds": {},
         "cost": {"currency": "USD", "reserved": 0.0, "spot": 0.0, "all_reserved": 0.0},
     }
@@ -39,6 +39,7 @@ def test_losses_wait_for_a_rollout_with_leases():
     assert story.next_step(status(5, "rollout"), agents(8)) is None
     assert story.next_step(status(6, "train"), agents(8)) is None
     assert story.next_step(status(6, "rollout"), agents(0)) is None
+    assert story.next_step(status(6, "rollout", open_rollouts=9), agents(8)) is None
     assert story.next_step(status(6, "rollout"), agents(8)) == Preempt("vm-b")
     assert story.next_step(status(7, "rollout"), agents(8)) is None
     assert story.next_step(status(10, "train"), agents(0)) == Join("vm-c")

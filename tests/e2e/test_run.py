@@ -42,6 +42,14 @@ def test_a_killed_daemon_comes_back_and_the_agent_goes_on_untouched(host):
     assert not host.socket.exists()
 
 
+def test_a_finished_run_ends_at_once_and_goes_on_when_given_more_iterations(host):
+    assert host.daemon(run__iterations="1").wait(90) == 0, host.tails()
+    assert host.daemon("again", run__iterations="1").wait(60) == 0, host.tails()
+    assert summary_of(host)["iterations"] == 1
+    assert host.daemon("more", run__iterations="2").wait(60) == 0, host.tails()
+    assert summary_of(host)["iterations"] == 2
+
+
 def test_ctrl_c_anywhere_leaves_no_process_and_no_socket(host):
     daemon = host.daemon(run__iterations="1000")
     host.wait_for(lambda status: True)
