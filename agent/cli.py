@@ -29,6 +29,10 @@ MaxBatch = Annotated[int, typer.Option(min=1, max=1024, help="Trajectories per w
 PreemptFile = Annotated[
     Path | None, typer.Option(help="When this file appears, the VM is about to be taken away.")
 ]
+Provider = Annotated[
+    str, typer.Option(help="Cloud that announces preemption: auto, none, aws, gcp, azure, alibaba.")
+]
+MetadataUrl = Annotated[str, typer.Option(help="Metadata service, if not the cloud's own address.")]
 Grace = Annotated[float, typer.Option(min=1, help="Seconds left at a notice that does not say.")]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the daemon.")]
 ChunkBind = Annotated[str, typer.Option(help="Local address on which weights are served.")]
@@ -51,6 +55,8 @@ def join(
     threads: Threads = 1,
     max_batch: MaxBatch = 8,
     preempt_file: PreemptFile = None,
+    preempt_provider: Provider = "auto",
+    metadata_url: MetadataUrl = "",
     notice_grace: Grace = 30.0,
     connect_timeout: Timeout = 20.0,
     chunk_bind: ChunkBind = "0.0.0.0",
@@ -62,7 +68,7 @@ def join(
         state_dir,
         name,
         (workers, threads, max_batch),
-        preempt_file,
+        (preempt_file, preempt_provider, metadata_url),
         (notice_grace, connect_timeout),
         chunk_bind,
         json_logs,
@@ -77,6 +83,8 @@ def run(
     threads: Threads = 1,
     max_batch: MaxBatch = 8,
     preempt_file: PreemptFile = None,
+    preempt_provider: Provider = "auto",
+    metadata_url: MetadataUrl = "",
     notice_grace: Grace = 30.0,
     connect_timeout: Timeout = 20.0,
     chunk_bind: ChunkBind = "0.0.0.0",
@@ -88,7 +96,7 @@ def run(
         state_dir,
         name,
         (workers, threads, max_batch),
-        preempt_file,
+        (preempt_file, preempt_provider, metadata_url),
         (notice_grace, connect_timeout),
         chunk_bind,
         json_logs,
@@ -100,7 +108,7 @@ def _start(
     state_dir: Path | None,
     name: str,
     sizes: tuple[int, int, int],
-    preempt_file: Path | None,
+    notices: tuple[Path | None, str, str],
     times: tuple[float, float],
     chunk_bind: str,
     json_logs: bool,
@@ -112,7 +120,7 @@ def _start(
         state_dir or default_state_dir(),
         name or default_name(),
         *sizes,
-        preempt_file,
+        *notices,
         *times,
         chunk_bind,
     )

@@ -10,7 +10,7 @@ One asyncio loop, no torch: a process that talks to the network never computes.
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ import zmq.asyncio
 from agent.enrol import Identity, join_or_load, refusal
 from agent.lifecycle import Leave, Lifecycle, Notice
 from agent.link import AgentLink
+from agent.metadata.providers import choose_provider
+from agent.metadata.watch import MetadataWatcher
 from agent.preemption import watch_file, watch_signals
 from agent.weight_peer import WeightPeer
 from agent.work import Work
@@ -49,6 +51,10 @@ class AgentSettings:
     max_batch: int = 8
     """Trajectories that each worker holds at once."""
     preempt_file: Path | None = None
+    preempt_provider: str = "auto"
+    """Cloud whose metadata service announces preemption; `auto` asks the firmware, or `none`."""
+    metadata_url: str = ""
+    """Replaces the provider's own address."""
     notice_grace_s: float = 30.0
     """Time assumed to be left at a notice that does not say."""
     connect_timeout_s: float = 20.0
@@ -68,6 +74,8 @@ async def _run(settings: AgentSettings, token: Token | None) -> int:
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise SpotlightError(f"cannot make {settings.state_dir}: {error.strerror}") from None
+    # A wrong option is said before anything is asked of the daemon.
+    choose_provider(settings.preempt_provider)
     identity = await join_or_load(
         token, settings.state_dir, settings.name, settings.connect_timeout_s
     )
@@ -115,7 +123,12 @@ class Agent:
         self._hello()
         self._spawn(self._until_welcomed())
         if self.settings.preempt_file is not None:
-            self._spawn(self._watch_file(self.settings.preempt_file))
+            path, grace_s = self.settings.preempt_file, self.settings.notice_grace_s
+            self._spawn(self._watch(watch_file(path, grace_s)))
+        provider = choose_provider(self.settings.preempt_provider)
+        if provider is not None:
+            watcher = MetadataWatcher(provider, self.settings.metadata_url)
+            self._spawn(self._watch(watcher.events()))
         self._spawn(self._tick())
         leave = await self._ending
         if self._beating is not None:
@@ -300,8 +313,8 @@ class Agent:
 
     # --- leaving ------------------------------------------------------------------------------
 
-    async def _watch_file(self, path: Path) -> None:
-        async for notice in watch_file(path, self.settings.notice_grace_s):
+    async def _watch(self, notices: AsyncIterator[Notice]) -> None:
+        async for notice in notices:
             self._noticed(notice)
 
     def _noticed(self, notice: Notice) -> None:

@@ -69,9 +69,9 @@ class Host:
         sets = [part for key, value in flags.items() for part in ("--set", f"{key}={value}")]
         return self.start(name, "spotlightd", "run", "--state-dir", str(self.state), *sets)
 
-    def agent(self, name: str, token: str):
+    def agent(self, name: str, token: str, *more: str):
         arguments = ["join", "--name", name, "--state-dir", str(self.root / name)]
-        arguments += ["--chunk-bind", "127.0.0.1", "--connect-timeout", "20"]
+        arguments += ["--chunk-bind", "127.0.0.1", "--connect-timeout", "20", *more]
         return self.start(name, "spotlight-agent", *arguments, SPOTLIGHT_TOKEN=token)
 
     def wait_for(self, condition, seconds: float = 60.0):

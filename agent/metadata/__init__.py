@@ -1,0 +1,1 @@
+"""Preemption notices from clouds' metadata services."""
