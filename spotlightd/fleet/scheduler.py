@@ -14,8 +14,9 @@ the fence again where the commit is written.
 Order: rollout before evaluate before explore, resumed before fresh, then as added.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+import heapq
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -65,15 +66,18 @@ class Puller:
     held: set[str] = field(default_factory=set)
 
 
-Queue = tuple[deque[str], deque[str]]
-"""Resumed and fresh request ids of one (kind, version)."""
+Line = OrderedDict[str, None]
+"""Request ids in order; any of them leaves in constant time."""
+Queue = tuple[Line, Line]
+"""Resumed and fresh requests of one (kind, version)."""
 
 
 class Scheduler:
     """All requests of the run that are not yet settled, and the credit of each puller.
 
     Invariants (see `validate`): an entry is in exactly one queue when queued and in none else;
-    it is in its holder's `held` exactly when leased; fences are unique and only rise.
+    it is in its holder's `held` exactly when leased; fences are unique and only rise; `_hungry`
+    are exactly the pullers with credit. Every event costs the same however many agents there are.
     """
 
     def __init__(self, epoch: int, lease_s: float, attempts: int) -> None:
@@ -82,7 +86,10 @@ class Scheduler:
         self.attempts = attempts
         self.entries: dict[str, Entry] = {}
         self.pullers: dict[str, Puller] = {}
-        self._queues: dict[tuple[RequestKind, int], Queue] = defaultdict(lambda: (deque(), deque()))
+        self._queues: dict[tuple[RequestKind, int], Queue] = defaultdict(lambda: (Line(), Line()))
+        self._hungry: Line = Line()
+        self._deadlines: list[tuple[float, int, str]] = []
+        """Heap of (deadline, fence, request id) as of the grant; progress moves deadlines on."""
         self._counter = 0
 
     # --- requests -----------------------------------------------------------------------------
@@ -116,6 +123,8 @@ class Scheduler:
         for request_id, entry in list(self.entries.items()):
             if entry.state in ("done", "failed", "cancelled") and request_id not in kept:
                 del self.entries[request_id]
+        for key in [k for k, (resumed, fresh) in self._queues.items() if not resumed and not fresh]:
+            del self._queues[key]
 
     # --- pullers ------------------------------------------------------------------------------
 
@@ -131,6 +140,7 @@ class Scheduler:
             if not self.entries[request_id].committing:
                 self._requeue(self.entries[request_id])
         self.pullers[agent_id] = Puller(role, held=self._held_by(agent_id))
+        self._hungry.pop(agent_id, None)
         return [lease for lease in held if not self._readopt(agent_id, lease, now)]
 
     def _readopt(self, agent_id: str, lease: HeldLease, now: float) -> bool:
@@ -148,6 +158,7 @@ class Scheduler:
     def leave(self, agent_id: str) -> list[str]:
         """A process is gone: what it held goes back to the queue, from its last commit on."""
         puller = self.pullers.pop(agent_id, None)
+        self._hungry.pop(agent_id, None)
         requeued = sorted(puller.held) if puller else []
         for request_id in requeued:
             entry = self.entries[request_id]
@@ -161,59 +172,75 @@ class Scheduler:
         if puller is not None:
             puller.credit += credit
             puller.versions = frozenset(versions)
+            if puller.credit:
+                self._hungry[agent_id] = None
 
     def revoke_credit(self, agent_id: str) -> None:
         """Lease nothing more to a draining or suspect puller until it gives credit again."""
         if agent_id in self.pullers:
             self.pullers[agent_id].credit = 0
+            self._hungry.pop(agent_id, None)
 
     # --- leases -------------------------------------------------------------------------------
 
-    def dispatch(self, may_lease: Iterable[str], now: float) -> list[Granted]:
-        """Spend the credit of these pullers, one lease each in turn, so that all get work."""
+    def dispatch(self, may_lease: Callable[[str], bool], now: float) -> list[Granted]:
+        """Spend the credit of pullers that may lease, one lease each in turn, so that all get
+        work. Stops where nothing is queued.
+        """
         grants: list[Granted] = []
-        open_pullers = [a for a in may_lease if a in self.pullers and self.pullers[a].credit > 0]
-        while open_pullers:
-            still_open = []
-            for agent_id in open_pullers:
+        if not any(line for queue in self._queues.values() for line in queue):
+            return grants
+        turn = [agent_id for agent_id in self._hungry if may_lease(agent_id)]
+        while turn:
+            served = []
+            for agent_id in turn:
                 grant = self._grant_one(agent_id, now)
                 if grant is not None:
                     grants.append(grant)
-                    if self.pullers[agent_id].credit > 0:
-                        still_open.append(agent_id)
-            open_pullers = still_open
+                    served.append(agent_id)
+            turn = [agent_id for agent_id in served if self.pullers[agent_id].credit > 0]
         return grants
 
     def _grant_one(self, agent_id: str, now: float) -> Granted | None:
         puller = self.pullers[agent_id]
         for kind in KINDS_BY_ROLE[puller.role]:
             for version in sorted(puller.versions, reverse=True):
-                for queue, reason in zip(
+                for line, reason in zip(
                     self._queues.get((kind, version), ()), ("resumed", "fresh"), strict=False
                 ):
-                    if queue:
-                        entry = self.entries[queue.popleft()]
+                    if line:
+                        entry = self.entries[line.popitem(last=False)[0]]
                         self._counter += 1
                         self._lease(entry, agent_id, (self.epoch << 32) | self._counter, now)
-                        puller.credit -= 1
+                        self._spend(agent_id, puller)
                         return Granted(agent_id, entry, f"{reason} {kind}")
         return None
+
+    def _spend(self, agent_id: str, puller: Puller) -> None:
+        puller.credit -= 1
+        if not puller.credit:
+            del self._hungry[agent_id]
 
     def _lease(self, entry: Entry, agent_id: str, fence: int, now: float) -> None:
         entry.state, entry.holder, entry.fence = "leased", agent_id, fence
         entry.deadline = now + self.lease_s
         self.pullers[agent_id].held.add(entry.request.request_id)
+        heapq.heappush(self._deadlines, (entry.deadline, fence, entry.request.request_id))
 
     def tick(self, now: float) -> list[str]:
         """Take back leases without progress for `lease_s`; return their request ids."""
-        expired = [
-            request_id
-            for puller in self.pullers.values()
-            for request_id in puller.held
-            if self.entries[request_id].deadline < now and not self.entries[request_id].committing
-        ]
-        for request_id in expired:
-            self._requeue(self.entries[request_id])
+        expired = []
+        while self._deadlines and self._deadlines[0][0] < now:
+            _, fence, request_id = heapq.heappop(self._deadlines)
+            entry = self.entries.get(request_id)
+            if entry is None or entry.state != "leased" or entry.fence != fence:
+                continue
+            if entry.deadline < now and not entry.committing:
+                self._requeue(entry)
+                expired.append(request_id)
+            else:
+                again = max(entry.deadline, now)
+                heapq.heappush(self._deadlines, (again, fence, request_id))
         return expired
 
     # --- what holders report ------------------------------------------------------------------
@@ -322,15 +349,15 @@ class Scheduler:
         self._release(entry)
         entry.state = state
 
-    def _queue_of(self, entry: Entry) -> deque[str]:
-        queues = self._queues[(entry.request.kind, entry.request.policy_version)]
-        return queues[0] if entry.progress_step else queues[1]
+    def _line_of(self, entry: Entry) -> Line:
+        resumed, fresh = self._queues[(entry.request.kind, entry.request.policy_version)]
+        return resumed if entry.progress_step else fresh
 
     def _enqueue(self, entry: Entry) -> None:
-        self._queue_of(entry).append(entry.request.request_id)
+        self._line_of(entry)[entry.request.request_id] = None
 
     def _dequeue(self, entry: Entry) -> None:
-        self._queue_of(entry).remove(entry.request.request_id)
+        del self._line_of(entry)[entry.request.request_id]
 
     def counts(self) -> dict[RequestKind, dict[RequestState, int]]:
         table: dict[RequestKind, dict[RequestState, int]] = {kind: {} for kind in PRIORITY}
@@ -345,12 +372,17 @@ class Scheduler:
         assert len(queued) == len(set(queued)), "a request is queued twice"
         fences = [e.fence for e in self.entries.values() if e.fence]
         assert len(fences) == len(set(fences)), "two requests share a fence"
+        in_line = set(queued)
         held = {r: a for a, puller in self.pullers.items() for r in puller.held}
         for request_id, entry in self.entries.items():
-            assert (entry.state == "queued") == (request_id in set(queued)), entry
+            assert (entry.state == "queued") == (request_id in in_line), entry
             if entry.state == "leased" and not entry.committing:
                 assert held.get(request_id) == entry.holder, entry
             if entry.state != "leased":
                 assert request_id not in held, entry
-        for puller in self.pullers.values():
+        for agent_id, puller in self.pullers.items():
             assert puller.credit >= 0, puller
+            assert (agent_id in self._hungry) == (puller.credit > 0), puller
+        due = {(fence, request_id) for _, fence, request_id in self._deadlines}
+        for request_id, entry in self.entries.items():
+            assert entry.state != "leased" or (entry.fence, request_id) in due, entry

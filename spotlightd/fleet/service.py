@@ -61,6 +61,8 @@ class FleetService:
         self._link = link
         self._allowed = allowed
         self._listener = listener
+        self._keys: dict[str, str] = {}
+        """Agent id -> key under which it was last heard."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waiters: list[asyncio.Future[None]] = []
         self._dispatch_due = False
@@ -74,6 +76,7 @@ class FleetService:
     def handle(self, key: str, message: m.Message, frames: list[Buffer]) -> None:
         """Handle one authentic message; called on the event loop."""
         agent_id, now = self._allowed.peers[key].agent_id, time.monotonic()
+        self._keys[agent_id] = key
         if isinstance(message, m.Hello):
             self._hello(key, message, now)
             return
@@ -253,8 +256,7 @@ class FleetService:
 
     def _dispatch(self) -> None:
         self._dispatch_due = False
-        ready = [a for a in self.members.members if self.members.may_lease(a)]
-        grants = self.scheduler.dispatch(ready, time.monotonic())
+        grants = self.scheduler.dispatch(self.members.may_lease, time.monotonic())
         if not grants:
             return
         self._store.set_leases(
@@ -339,8 +341,7 @@ class FleetService:
     async def _deliver(
         self, agent_id: str, message: m.Message, frames: Sequence[Buffer] = ()
     ) -> bool:
-        key = next((k for k, p in self._allowed.peers.items() if p.agent_id == agent_id), "")
-        return await self._link.send(key, message, frames)
+        return await self._link.send(self._keys.get(agent_id, ""), message, frames)
 
     def _changed(self, change: Change | None) -> None:
         if change is not None:
