@@ -37,7 +37,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@set -e; for script in benchmarks/*.py; do \
+	@set -e; for script in benchmarks/[!_]*.py; do \
 		echo "== $$script"; $(BIN)/python $$script $(ARGS); \
 	done
 

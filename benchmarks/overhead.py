@@ -11,8 +11,6 @@ the fleet takes beyond it is step commits, messages, fsync, and the wait for the
 Targets (--check): at most 1.1 times the direct sampling and scoring, and 1.4 times the floor.
 """
 
-import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -20,10 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import torch
-from rich.console import Console
-from rich.table import Table
+from _report import finish, make_parser
 
 from spotlightd.config import Config, load
 from spotlightd.control.client import ControlClient
@@ -184,9 +180,7 @@ def compare(folder: Path, config: Config, repeats: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--check", action="store_true", help="exit 1 when the target is missed")
+    parser = make_parser(__doc__)
     parser.add_argument("--rollouts", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
@@ -195,20 +189,8 @@ def main() -> int:
     except SpotlightError as error:
         print(f"overhead: {error}", file=sys.stderr)
         return int(error.exit_code)
-    table = Table(title=f"{figures['rollouts']:.0f} rollouts, 10 steps, one worker, one thread")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.3g}")
-    Console().print(table)
-    if args.json:
-        args.json.write_text(msgspec.json.format(json.dumps(figures)) + "\n")
-    missed = [name for name, target in TARGETS.items() if figures[name] > target]
-    if args.check and missed:
-        for name in missed:
-            print(f"missed: {name} is {figures[name]:.2f}, target {TARGETS[name]}")
-        return 1
-    return 0
+    title = f"{figures['rollouts']:.0f} rollouts, 10 steps, one worker, one thread"
+    return finish(title, figures, args, at_least=None, at_most=TARGETS)
 
 
 if __name__ == "__main__":

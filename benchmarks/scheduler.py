@@ -10,15 +10,11 @@ Targets (--check): 20,000 cycles a second with 1,000 agents, and a cycle with 10
 twice as expensive as with 100.
 """
 
-import argparse
-import json
 import statistics
 import sys
 import time
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from _report import finish, make_parser
 
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.wire.sampling import Request, SamplerSettings
@@ -89,28 +85,17 @@ def measure(cycles: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+    parser = make_parser(__doc__)
     parser.add_argument("--cycles", type=int, default=60_000)
     args = parser.parse_args()
     figures = measure(args.cycles)
-    table = Table(title="Scheduler, one thread")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:,.2f}")
-    Console().print(table)
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
-    missed = []
-    if figures["cycles_per_second_1000_agents"] < CYCLES_PER_SECOND:
-        missed.append(f"cycles_per_second_1000_agents is below {CYCLES_PER_SECOND:,}")
-    if figures["cost_growth_100_to_10000"] > GROWTH:
-        missed.append(f"cost_growth_100_to_10000 is above {GROWTH}")
-    for sentence in missed if args.check else ():
-        print(f"missed: {sentence}")
-    return 1 if args.check and missed else 0
+    return finish(
+        "Scheduler, one thread",
+        figures,
+        args,
+        at_least={"cycles_per_second_1000_agents": CYCLES_PER_SECOND},
+        at_most={"cost_growth_100_to_10000": GROWTH},
+    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ the same run.
 Target (--check): 200 acknowledged commits a second with sixteen writers.
 """
 
-import argparse
-import json
 import os
 import sys
 import tempfile
@@ -19,8 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from _report import finish, make_parser
 
 from spotlightd.atomic import write_file
 from spotlightd.store.store import Store
@@ -99,25 +96,17 @@ def measure(seconds: float) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--check", action="store_true", help="exit 1 when the target is missed")
+    parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=4.0)
     args = parser.parse_args()
     figures = measure(args.seconds)
-    table = Table(title="Store, synchronous=FULL")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:,.2f}")
-    Console().print(table)
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
-    name = f"commits_per_second_{WRITERS}_writers"
-    if args.check and figures[name] < TARGET:
-        print(f"missed: {name} is {figures[name]:.0f}, target {TARGET}")
-        return 1
-    return 0
+    return finish(
+        "Store, synchronous=FULL",
+        figures,
+        args,
+        at_least={f"commits_per_second_{WRITERS}_writers": TARGET},
+        at_most=None,
+    )
 
 
 if __name__ == "__main__":

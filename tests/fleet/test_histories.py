@@ -1,7 +1,7 @@
 """Seeded histories of one simulated hour: agents come, die in bursts, freeze, drain, report late.
 
 The state machines are the daemon's own; only workers, their clocks and the store's answer are
-played. `SPOTLIGHT_HISTORIES=2000 python -m pytest tests/fleet/test_histories.py` runs as many.
+played. `HISTORIES=2000 python -m pytest tests/fleet/test_histories.py` runs as many.
 """
 
 import os
@@ -17,7 +17,7 @@ from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.wire.messages import HeldLease
 from spotlightd.wire.sampling import Request, SamplerSettings
 
-HISTORIES = int(os.environ.get("SPOTLIGHT_HISTORIES", "20"))
+COUNT = int(os.environ.get("HISTORIES", "20"))
 HOUR, STEP = 3600.0, 4.0
 STEPS_PER_TRAJECTORY = 6
 CAPACITY = 4
@@ -199,7 +199,7 @@ class History:
 @pytest.mark.timeout(3600)
 def test_no_history_loses_or_doubles_anything():
     totals = {"stale": 0, "resumed": 0, "deaths": 0, "commits": 0}
-    for seed in range(HISTORIES):
+    for seed in range(COUNT):
         history = History(seed)
         history.run()
         states = {entry.state for entry in history.scheduler.entries.values()}
