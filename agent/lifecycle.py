@@ -1,9 +1,10 @@
 """What the agent is doing, as a pure state machine: events and time in, decisions out.
 
-    joining -> loading -> pulling -> draining -> gone
-                  '----------'----------^  notice, drain by the daemon, or a signal
+    joining -> loading -> pulling -> finishing -> draining -> gone
+                  '----------'-----------'-----------^  notice, drain by the daemon, or a signal
 
-A draining agent asks for no work, commits the state of what is in flight, waits for its last
+A finishing agent was advised to move away, with no time set: it asks for no work, completes what it
+holds, and leaves. A draining agent commits the state of what is in flight, waits for its last
 acknowledgements, and leaves before the deadline in any case.
 """
 
@@ -12,7 +13,7 @@ from typing import Literal
 
 from spotlightd.errors import ExitCode
 
-Phase = Literal["joining", "loading", "pulling", "draining", "gone"]
+Phase = Literal["joining", "loading", "pulling", "finishing", "draining", "gone"]
 
 SAFETY_S = 1.0
 """Time kept between leaving and the deadline."""
@@ -27,6 +28,13 @@ class Notice:
     """Seconds left."""
     preempted: bool
     """Whether the agent is taken out of service (exit code 3), or simply ends (0)."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The VM is at risk and should move; nobody says when it ends."""
+
+    source: str
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class Lifecycle:
     deadline: float | None = None
     """When to be gone; set exactly while draining."""
     notice: Notice | None = None
+    advice: Advice | None = None
+    """Set from the first advice on, unless a notice came before."""
 
     def welcomed(self) -> None:
         if self.phase == "joining":
@@ -60,22 +70,33 @@ class Lifecycle:
         if self.phase == "loading":
             self.phase = "pulling"
 
+    def advised(self, advice: Advice) -> bool:
+        """Returns whether the agent finishes from now on; it may be leaving already."""
+        if self.phase in ("finishing", "draining", "gone"):
+            return False
+        self.phase, self.advice = "finishing", advice
+        return True
+
     def noticed(self, notice: Notice, now: float) -> BeginDrain | None:
         """Returns None where the agent leaves already; an earlier deadline still counts."""
         deadline = now + max(notice.deadline_s - SAFETY_S, 0.0)
         if self.phase in ("draining", "gone"):
-            assert self.deadline is not None
-            self.deadline = min(self.deadline, deadline)
+            self.deadline = None if self.deadline is None else min(self.deadline, deadline)
             return None
         self.phase, self.deadline, self.notice = "draining", deadline, notice
         return BeginDrain(notice)
 
-    def tick(self, now: float, settled: bool) -> Leave | None:
+    def tick(self, now: float, settled: bool, empty: bool) -> Leave | None:
         """Decide whether to leave now.
 
         Args:
-            settled: nothing is in flight and everything sent is acknowledged.
+            settled: nothing is on its way, and everything sent is acknowledged.
+            empty: no lease is held either.
         """
+        if self.phase == "finishing" and settled and empty:
+            assert self.advice is not None
+            self.phase = "gone"
+            return Leave(ExitCode.DRAINED, f"{self.advice.source}: everything is finished")
         if self.phase != "draining":
             return None
         assert self.deadline is not None and self.notice is not None

@@ -38,8 +38,8 @@ class AgentLink:
             (zmq.HEARTBEAT_IVL, 2000),
             (zmq.HEARTBEAT_TIMEOUT, 6000),
             (zmq.HEARTBEAT_TTL, 6000),
-            (zmq.RECONNECT_IVL, 200),
-            (zmq.RECONNECT_IVL_MAX, 10_000),
+            (zmq.RECONNECT_IVL, 100),
+            (zmq.RECONNECT_IVL_MAX, 1000),
         ):
             self._socket.setsockopt(option, value)
         self._socket.connect(identity.link_endpoint)

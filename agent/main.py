@@ -18,7 +18,7 @@ from typing import Any
 import zmq.asyncio
 
 from agent.enrol import Identity, join_or_load, refusal
-from agent.lifecycle import Leave, Lifecycle, Notice
+from agent.lifecycle import Advice, Leave, Lifecycle, Notice
 from agent.link import AgentLink
 from agent.metadata.providers import choose_provider
 from agent.metadata.watch import MetadataWatcher
@@ -93,6 +93,7 @@ class Agent:
         self.settings = settings
         self.identity = identity
         self.lifecycle = Lifecycle()
+        self._began = time.monotonic()
         self._context = zmq.asyncio.Context()
         self._link = AgentLink(self._context, identity)
         self._weights = WeightPeer(
@@ -102,6 +103,7 @@ class Agent:
             self._link.send,
             self._weights_ready,
         )
+        self._metadata: MetadataWatcher | None = None
         self._welcome: m.Welcome | None = None
         self._work: Work | None = None
         self._workers: Workers | None = None
@@ -127,8 +129,8 @@ class Agent:
             self._spawn(self._watch(watch_file(path, grace_s)))
         provider = choose_provider(self.settings.preempt_provider)
         if provider is not None:
-            watcher = MetadataWatcher(provider, self.settings.metadata_url)
-            self._spawn(self._watch(watcher.events()))
+            self._metadata = MetadataWatcher(provider, self.settings.metadata_url)
+            self._spawn(self._watch(self._metadata.events()))
         self._spawn(self._tick())
         leave = await self._ending
         if self._beating is not None:
@@ -149,6 +151,8 @@ class Agent:
         await self._weights.close()
         await self._link.close()
         self._context.term()
+        if self._metadata is not None and self.lifecycle.notice is not None:
+            await self._metadata.acknowledge()
 
     # --- session ------------------------------------------------------------------------------
 
@@ -157,10 +161,9 @@ class Agent:
         self._given = ()
         self._hello_at = time.monotonic()
         protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
-        settings = self.settings
-        self._link.send(
-            m.Hello(protocol, "agent", settings.name, settings.workers, self._weights.port, held)
-        )
+        name, workers = self.settings.name, self.settings.workers
+        up_s = time.monotonic() - self._began
+        self._link.send(m.Hello(protocol, "agent", name, workers, self._weights.port, held, up_s))
 
     def _hello_again(self) -> None:
         """The daemon does not know this session. It says so to every message that waited, so one
@@ -313,9 +316,13 @@ class Agent:
 
     # --- leaving ------------------------------------------------------------------------------
 
-    async def _watch(self, notices: AsyncIterator[Notice]) -> None:
-        async for notice in notices:
-            self._noticed(notice)
+    async def _watch(self, announced: AsyncIterator[Notice | Advice]) -> None:
+        async for one in announced:
+            if isinstance(one, Notice):
+                self._noticed(one)
+            elif self.lifecycle.advised(one):
+                logger.warning("%s advises to move: finishing what is held", one.source)
+                self._link.send(m.Notice(None, one.source))
 
     def _noticed(self, notice: Notice) -> None:
         begin = self.lifecycle.noticed(notice, time.monotonic())
@@ -331,8 +338,9 @@ class Agent:
         last_resend = time.monotonic()
         while True:
             now = time.monotonic()
-            settled = self._work is None or self._work.settled
-            leave = self.lifecycle.tick(now, settled)
+            work = self._work
+            settled, empty = work is None or work.settled, work is None or not work.pull.held
+            leave = self.lifecycle.tick(now, settled, empty)
             if leave is not None and not self._ending.done():
                 # The last account of time goes out before goodbye.
                 self._link.send(self._beat())

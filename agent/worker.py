@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from agent.commit_pace import CommitPace
 from spotlightd.childproc import Channel, enter_child
 from spotlightd.dit.lora import attach_lora, bind_adapter, read_adapter
 from spotlightd.dit.models import load_model
@@ -49,7 +50,7 @@ class Worker:
         torch.set_num_threads(load.threads)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._channel = channel
-        self._commit_every = load.commit_every
+        self._pace = CommitPace(load.commit_every)
         self._model = load_model(Path(load.model_dir), DTYPES[load.dtype], device)
         attach_lora(self._model, load.lora_rank, load.lora_alpha)
         self._sampler = Sampler(self._model)
@@ -121,7 +122,7 @@ class Worker:
     def _flush(self, stop: bool) -> None:
         held = tuple(running.held for running in self._running.values())
         for running in self._running.values():
-            if running.trajectory.step_index > 0:
+            if running.trajectory.step_index > 0 and not running.lease.backup:
                 self._send_state(running)
         if stop:
             self._stopped = True
@@ -145,10 +146,11 @@ class Worker:
         busy_s = time.monotonic() - began
         for running in batch:
             running.gpu_s += busy_s / len(batch)
-        self._channel.send(w.Boundary(len(batch), busy_s))
+        pace = self._pace
+        self._channel.send(w.Boundary(len(batch), busy_s, pace.every, pace.cost_share))
         for running, image in zip(done, images, strict=True):
             self._finish(running, encode_png(image))
-        self._commit([running for running in batch if not running.trajectory.done])
+        self._commit([running for running in batch if not running.trajectory.done], busy_s)
 
     def _choose(self) -> list[Running]:
         """Return the batch: the most urgent kind's version, and all that is compatible."""
@@ -166,12 +168,24 @@ class Worker:
             bind_adapter(self._model, self._adapters[version], f"adapter version {version}")
             self._bound = version
 
-    def _commit(self, batch: Sequence[Running]) -> None:
-        """Hand over the state of rollouts every few steps; exploration is cheap to redo."""
-        for running in batch:
-            due = self._commit_every and running.trajectory.step_index % self._commit_every == 0
-            if due and running.lease.request.kind == "rollout":
+    def _commit(self, batch: Sequence[Running], step_s: float) -> None:
+        """Hand over the state of rollouts every few steps; exploration is cheap to redo, and who
+        runs a backup is not the one to resume from.
+        """
+        every = self._pace.every
+        due = [
+            running
+            for running in batch
+            if every
+            and running.trajectory.step_index % every == 0
+            and running.lease.request.kind == "rollout"
+            and not running.lease.backup
+        ]
+        if due:
+            began = time.monotonic()
+            for running in due:
                 self._send_state(running)
+            self._pace.observe(time.monotonic() - began, step_s * len(due) / len(batch))
 
     # --- answers ------------------------------------------------------------------------------
 

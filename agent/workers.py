@@ -40,6 +40,9 @@ class WorkerSlot:
     held: set[str] = field(default_factory=set)
     """Requests that it works on."""
     deaths: int = 0
+    commit_every: int = 0
+    commit_share: float = 0.0
+    """What a step commit costs this worker, as a share of a denoising step."""
 
     def loading_total_s(self) -> float:
         now = time.monotonic()
@@ -129,11 +132,23 @@ class Workers:
                     slot.busy_s += message.busy_s
                     slot.denoise_steps += message.denoise_steps
                     slot.deaths = 0
+                    self._note_pace(slot, message)
                 case w.Fatal():
                     raise InputError(f"worker {slot.index}: {message.reason}")
                 case _:
                     pass
             self._on_message(slot, message, frames)
+
+    def _note_pace(self, slot: WorkerSlot, boundary: w.Boundary) -> None:
+        slot.commit_share = boundary.commit_share
+        if boundary.commit_every != slot.commit_every and boundary.commit_share:
+            slot.commit_every = boundary.commit_every
+            logger.info(
+                "worker %d: a step commit costs %.1f %% of a step, one every %d",
+                slot.index,
+                100 * boundary.commit_share,
+                boundary.commit_every,
+            )
 
     def _loaded(self, slot: WorkerSlot) -> None:
         slot.loading_s, slot.loading_since = slot.loading_total_s(), None

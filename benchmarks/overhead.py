@@ -56,8 +56,6 @@ sde_form = "flow_cps"
 mode = "off"
 prompts_per_iteration = {PROMPTS}
 group_size = {rollouts // PROMPTS}
-[fleet]
-commit_every = 2
 [store]
 state_dir = "{folder / "state"}"
 [control]

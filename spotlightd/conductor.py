@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from spotlightd.config import Config
-from spotlightd.fleet.scheduler import Entry
-from spotlightd.fleet.service import FleetService
+from spotlightd.fleet.entries import Entry
+from spotlightd.fleet.service import TRAINER, FleetService
 from spotlightd.planner.cycle import (
     AddRequests,
     CommittedResult,
@@ -30,7 +30,7 @@ from spotlightd.planner.cycle import (
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
-from spotlightd.store.rows import StoredResult
+from spotlightd.store.rows import StoredRequest, StoredResult
 from spotlightd.store.store import Store
 from spotlightd.wire.messages import Trained, TrainerReady
 from spotlightd.wire.sampling import Request, RequestKind
@@ -63,7 +63,6 @@ class Conductor:
         self.config = config
         self.finished = asyncio.Event()
         self.cycle: Cycle | None = None
-        self.log_prob_clip = 0.0
         self._store = store
         self._prompts, self._held_out = prompts, held_out
         self._events: asyncio.Queue[Callable[[Cycle], list[Decision]]] = asyncio.Queue()
@@ -97,8 +96,7 @@ class Conductor:
     def trainer_ready(self, message: TrainerReady) -> None:
         """The first time, the run takes its sigma array from the model and begins or resumes."""
         if self.cycle is None:
-            self.cycle = self._begin(message)
-        self.log_prob_clip = message.clip_range
+            self.cycle = self._begin(message.sigmas)
         self._publish(message.policy_version)
         version = message.policy_version
         self._events.put_nowait(lambda cycle: cycle.trainer_ready(version))
@@ -165,14 +163,22 @@ class Conductor:
 
     # --- beginning and resuming ---------------------------------------------------------------
 
-    def _begin(self, ready: TrainerReady) -> Cycle:
+    def resume(self) -> None:
+        """Go on at once with what is stored, where there is something: leases need no trainer."""
+        run = self._store.run()
+        if run is None or not run.sigmas or not run.cycle:
+            return
+        self.cycle = self._begin(run.sigmas)
+        if (self._adapter_folder(run.policy_version) / "adapter.safetensors").exists():
+            self._publish(run.policy_version)
+
+    def _begin(self, sigmas: tuple[float, ...]) -> Cycle:
         run = self._store.run()
         assert run is not None, "the run is stored before the trainer starts"
-        sigmas = run.sigmas or ready.sigmas
         if not run.sigmas:
             self._store.save_sigmas(sigmas)
         state = msgspec.json.decode(run.cycle, type=CycleState) if run.cycle else None
-        plan = CyclePlan(self.config, sigmas, self._prompts, self._held_out)
+        plan = CyclePlan(self.config, run.sigmas or sigmas, self._prompts, self._held_out)
         cycle = Cycle(plan, state)
         if state is not None:
             self._resume(cycle, state)
@@ -197,14 +203,7 @@ class Conductor:
         cycle.failed = {row.request.request_id for row in rows if row.state == "failed"}
         for row in rows:
             if row.state in ("queued", "leased"):
-                self.fleet.scheduler.restore(
-                    Entry(
-                        row.request,
-                        fence=row.fence,
-                        progress_step=row.progress_step,
-                        progress_blob=row.progress_blob,
-                    )
-                )
+                self._restore_request(row)
         self.fleet.event(
             "info",
             "planner",
@@ -214,11 +213,27 @@ class Conductor:
         # Results may have completed the phase just before the daemon ended.
         self._events.put_nowait(lambda current: current.resume())
 
+    def _restore_request(self, row: StoredRequest) -> None:
+        """Holders get the time until they would count as lost to say Hello and go on. The trainer
+        ended with the daemon.
+        """
+        awaited = row.state == "leased" and row.agent_id != TRAINER
+        entry = Entry(
+            row.request,
+            fence=row.fence,
+            progress_step=row.progress_step,
+            progress_blob=row.progress_blob,
+        )
+        deadline = time.monotonic() + self.config.fleet.lost_s
+        self.fleet.scheduler.restore(entry, row.agent_id if awaited else None, deadline)
+
+    def _adapter_folder(self, version: int) -> Path:
+        return Path(self.config.store.state_dir) / "weights" / str(version)
+
     def _publish(self, version: int) -> None:
         if self.fleet.weights.current_version == version:
             return
-        folder = Path(self.config.store.state_dir) / "weights" / str(version)
-        published = self.fleet.weights.publish_adapter(version, folder)
+        published = self.fleet.weights.publish_adapter(version, self._adapter_folder(version))
         self.fleet.broadcast(self.fleet.weights.tickets(), published)
 
 

@@ -131,10 +131,14 @@ class FleetSection(Section, frozen=True):
     forget_s: Positive = 3600.0
     lease_s: Positive = 30.0
     """Time without progress after which a lease may be handed on."""
-    commit_every: Annotated[int, Meta(ge=0, le=1000)] = 2
-    """Denoising steps between progress commits of a rollout; 0: only upon a notice."""
+    commit_every: Annotated[int, Meta(ge=0, le=1000)] | Literal["auto"] = "auto"
+    """Denoising steps between progress commits of a rollout; 0: only upon a notice. `auto`: 1
+    where a commit costs each worker less than a hundredth of a step, else as many as make it so.
+    """
     attempts: AtLeastOne = 4
     """Failures after which a request is given up."""
+    backup_leases: bool = True
+    """In the last wave of a phase, idle workers get what is leased already a second time."""
 
 
 class WeightsSection(Section, frozen=True):

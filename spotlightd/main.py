@@ -101,7 +101,12 @@ class Daemon:
         )
         chosen = Ports(self.link.enrol_port, self.link.link_port, self._chunk_server.port)
         remember_ports(chosen, state_dir)
-        scheduler = Scheduler(run_state.epoch, config.fleet.lease_s, config.fleet.attempts)
+        scheduler = Scheduler(
+            run_state.epoch,
+            config.fleet.lease_s,
+            config.fleet.attempts,
+            config.fleet.backup_leases,
+        )
         self.fleet = FleetService(
             config,
             store,
@@ -135,6 +140,7 @@ class Daemon:
             loop.add_signal_handler(number, self._stop.set)
         self.fleet.weights.publish_base(self._model_dir)
         self._chunk_server.start()
+        self.conductor.resume()
         self.link.start(self.fleet.handle, self.enrolment.enrol)
         await self.control.start()
         self.fleet.event(
@@ -183,7 +189,7 @@ class Daemon:
         # Each farewell is an event.
         deadline = time.monotonic() + FAREWELL_S
         while self.fleet.agents_present() and (left := deadline - time.monotonic()) > 0:
-            await self.fleet.next_event(left)
+            await self.fleet.events.wait(left)
 
     async def close(self) -> None:
         """Stop listening, finish commits that are under way, keep the accounts."""

@@ -140,7 +140,7 @@ class DaemonView:
             rows = self.events(after_id, api.MAX_EVENTS)
             if rows:
                 return rows
-            await self._fleet.next_event(deadline - time.monotonic())
+            await self._fleet.events.wait(deadline - time.monotonic())
         return self.events(after_id, api.MAX_EVENTS)
 
     def create_token(self, ttl_s: float, uses: int, pool: str) -> api.TokenCreated:

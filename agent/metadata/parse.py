@@ -24,6 +24,12 @@ def aws_instance_action(body: str, now: datetime, own_name: str) -> float | None
     return _left(_iso(answer.get("time")), now)
 
 
+def aws_rebalance(body: str) -> bool:
+    """`events/recommendations/rebalance`: {"noticeTime": "2026-12-01T08:20:00Z"}, else 404."""
+    _iso(_object(body).get("noticeTime"))
+    return True
+
+
 def gcp_preempted(body: str, now: datetime, own_name: str) -> float | None:
     """`instance/preempted`: TRUE or FALSE."""
     word = body.strip().upper()
@@ -38,18 +44,30 @@ def azure_scheduled_events(body: str, now: datetime, own_name: str) -> float | N
     The list holds the events of the whole scale set, by resource name. A cancelled event leaves
     it, or says so in its status; it announces nothing.
     """
+    return min((_azure_event(event, now) for event in _preempts(body, own_name)), default=None)
+
+
+def azure_acknowledgement(body: str, own_name: str) -> str | None:
+    """Return the JSON that lets this VM's announced end begin at once; None: nothing is announced.
+
+    An event that names other VMs too is theirs as well and stays.
+    """
+    own = [e for e in _preempts(body, own_name) if e.get("EventId") and len(e["Resources"]) == 1]
+    return json.dumps({"StartRequests": [{"EventId": e["EventId"]} for e in own]}) if own else None
+
+
+def _preempts(body: str, own_name: str) -> list[dict[str, Any]]:
     events = _object(body).get("Events")
     if not isinstance(events, list):
         raise ValueError("expected a list of Events")
-    left = [
-        _azure_event(event, now)
+    return [
+        event
         for event in events
         if isinstance(event, dict)
         and event.get("EventType") == "Preempt"
         and event.get("EventStatus") in ("Scheduled", "Started")
         and (not own_name or own_name in event.get("Resources", ()))
     ]
-    return min(left, default=None)
 
 
 def _azure_event(event: dict[str, Any], now: datetime) -> float:

@@ -30,6 +30,11 @@ class Provider:
     """Where a session token is fetched with PUT first (AWS IMDSv2)."""
     name_path: str = ""
     """Where this VM's name is asked first, because answers list several VMs (Azure)."""
+    advice_path: str = ""
+    """Where a risk is announced before, without a time (AWS); 404 until then."""
+    is_advice: Callable[[str], bool] | None = None
+    acknowledgement: Callable[[str, str], str | None] | None = None
+    """From the answer and this VM's name: what to post to `path` when the VM may go (Azure)."""
 
 
 PROVIDERS = {
@@ -41,6 +46,8 @@ PROVIDERS = {
         {},
         poll_s=5.0,
         token_path="/latest/api/token",
+        advice_path="/latest/meta-data/events/recommendations/rebalance",
+        is_advice=parse.aws_rebalance,
     ),
     "gcp": Provider(
         "gcp",
@@ -61,6 +68,7 @@ PROVIDERS = {
         # The first question enables the service, and may take two minutes.
         wait_s=120.0,
         name_path="/metadata/instance/compute/name?api-version=2021-02-01&format=text",
+        acknowledgement=parse.azure_acknowledgement,
     ),
     "alibaba": Provider(
         "alibaba",

@@ -12,12 +12,13 @@ from email.utils import parsedate_to_datetime
 
 import aiohttp
 
-from agent.lifecycle import Notice
+from agent.lifecycle import Advice, Notice
 from agent.metadata.providers import Provider
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
+ACKNOWLEDGE_S = 2.0
 MAX_BODY_BYTES = 64 * 1024
 TOKEN_TTL_S = 21600
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
@@ -37,45 +38,70 @@ class MetadataWatcher:
         self._own_name = ""
         self._said = ""
 
-    async def events(self) -> AsyncIterator[Notice]:
-        """Yield one notice when the service announces this VM's end."""
-        timeout = aiohttp.ClientTimeout(total=self._provider.wait_s + TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+    async def events(self) -> AsyncIterator[Notice | Advice]:
+        """Yield at most one piece of advice, and one notice when this VM's end is announced."""
+        async with self._session(self._provider.wait_s + TIMEOUT_S) as session:
+            advised = False
             while True:
-                seconds = await self._ask(session)
-                if seconds is not None:
-                    yield Notice(f"{self._provider.name} metadata", seconds, preempted=True)
+                answer = await self._ask(session)
+                if isinstance(answer, Notice):
+                    yield answer
                     return
+                if answer is not None and not advised:
+                    advised = True
+                    yield answer
                 await asyncio.sleep(self._provider.poll_s)
 
-    async def _ask(self, session: aiohttp.ClientSession) -> float | None:
-        """Return the seconds left, or None where nothing is announced or nobody answers."""
+    async def acknowledge(self) -> None:
+        """Tell the service that this VM may go now. The last thing to do: it need not wait."""
+        if self._provider.acknowledgement is None:
+            return
         try:
-            if self._provider.token_path and not self._token:
+            async with self._session(ACKNOWLEDGE_S) as session:
+                _, body, _ = await self._get(session, self._provider.path)
+                answer = self._provider.acknowledgement(body, self._own_name)
+                if answer is not None:
+                    url = self._base + self._provider.path
+                    headers = {**self._provider.headers, "Content-Type": "application/json"}
+                    async with session.post(url, data=answer, headers=headers) as response:
+                        self._say(f"told that this VM may go, answers {response.status}")
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            self._say(f"cannot be told that this VM may go ({type(error).__name__})")
+
+    def _session(self, timeout_s: float) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s))
+
+    async def _ask(self, session: aiohttp.ClientSession) -> Notice | Advice | None:
+        """Return what is announced, or None where nothing is or nobody answers."""
+        provider = self._provider
+        try:
+            if provider.token_path and not self._token:
                 self._token = await self._fetch_token(session)
-            if self._provider.name_path and not self._own_name:
-                status, name, _ = await self._get(session, self._provider.name_path)
+            if provider.name_path and not self._own_name:
+                status, name, _ = await self._get(session, provider.name_path)
                 self._own_name = name.strip() if status == 200 else ""
-            status, body, now = await self._get(session, self._provider.path)
-            if status == 401:
-                # The token has expired: the next question brings a new one.
-                self._token = ""
-                return None
-            if status == 404:
-                self._say("no notice")
-                return None
-            if status != 200:
+            status, body, now = await self._get(session, provider.path)
+            if status == 200:
+                seconds = provider.parse(body, now, self._own_name)
+                if seconds is not None:
+                    self._say("notice")
+                    return Notice(f"{provider.name} metadata", seconds, preempted=True)
+            elif status not in (401, 404):
                 self._say(f"answers {status}")
                 return None
-            seconds = self._provider.parse(body, now, self._own_name)
+            if provider.is_advice is not None:
+                status, body, _ = await self._get(session, provider.advice_path)
+                if status == 200 and provider.is_advice(body):
+                    self._say("advice to move")
+                    return Advice(f"{provider.name} metadata")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._say(f"cannot be reached ({type(error).__name__})")
             return None
         except ValueError as error:
             self._say(f"answers what cannot be read ({error})")
             return None
-        self._say("no notice" if seconds is None else "notice")
-        return seconds
+        self._say("no notice")
+        return None
 
     async def _get(self, session: aiohttp.ClientSession, path: str) -> tuple[int, str, datetime]:
         """Return status, body and the service's own time: this host's clock may be wrong."""
@@ -83,6 +109,9 @@ class MetadataWatcher:
         if self._token:
             headers[TOKEN_HEADER] = self._token
         async with session.get(self._base + path, headers=headers) as answer:
+            if answer.status == 401:
+                # The token has expired: the next question brings a new one.
+                self._token = ""
             body = await answer.content.read(MAX_BODY_BYTES + 1)
             if len(body) > MAX_BODY_BYTES:
                 raise ValueError(f"more than {MAX_BODY_BYTES} bytes")

@@ -3,16 +3,22 @@
 The wire form is safetensors: tensors without code, sizes checked before anything is built.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.numpy import save
+from safetensors.torch import load
 from torch import Tensor
 
 from spotlightd.errors import InputError
 from spotlightd.wire.codec import Buffer
 from spotlightd.wire.sampling import Request, SamplerSettings
+
+FloatArray = npt.NDArray[np.floating]
 
 
 @dataclass
@@ -48,20 +54,27 @@ def stochastic_steps(settings: SamplerSettings) -> tuple[int, ...]:
 
 def encode_trajectory(trajectory: Trajectory) -> bytes:
     """Return safetensors with `latents`, `step_index`, and the window's three arrays [W, ...]."""
-    shape = trajectory.latents_LD.shape
-    stack = [
-        torch.stack(tensors) if tensors else torch.zeros((0, *shape))
-        for tensors in (trajectory.window_latents, trajectory.window_next_latents)
-    ]
+    # numpy's arrays, because commits after every step must cost next to nothing.
+    shape = tuple(trajectory.latents_LD.shape)
     return save(
         {
-            "latents": trajectory.latents_LD.cpu().contiguous(),
-            "step_index": torch.tensor(trajectory.step_index),
-            "window_latents": stack[0].cpu(),
-            "window_next_latents": stack[1].cpu(),
-            "window_log_probs": torch.tensor(trajectory.window_log_probs, dtype=torch.float64),
+            "latents": _array(trajectory.latents_LD),
+            "step_index": np.array(trajectory.step_index),
+            "window_latents": _stack(trajectory.window_latents, shape),
+            "window_next_latents": _stack(trajectory.window_next_latents, shape),
+            "window_log_probs": np.array(trajectory.window_log_probs, dtype=np.float64),
         }
     )
+
+
+def _array(tensor: Tensor) -> FloatArray:
+    return np.ascontiguousarray(tensor.detach().cpu().numpy())
+
+
+def _stack(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> FloatArray:
+    if not tensors:
+        return np.zeros((0, *shape), np.float32)
+    return np.stack([_array(tensor) for tensor in tensors])
 
 
 def decode_trajectory(data: Buffer, request: Request, shape: tuple[int, int]) -> Trajectory:

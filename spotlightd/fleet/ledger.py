@@ -24,6 +24,10 @@ class Account(msgspec.Struct):
     workers: int
     joined_at: float
     left_at: float | None = None
+    interrupted: bool = False
+    """It ended without a word: the agent was lost, or the daemon was; it may turn out to have been
+    there all along.
+    """
     held_before: float = 0.0
     """GPU-seconds of earlier sessions."""
     useful_s: float = 0.0
@@ -60,14 +64,18 @@ class Account(msgspec.Struct):
 
 
 class Ledger:
-    """Accounts by agent id. Leaving closes an account, joining again reopens it."""
+    """Accounts by agent id. Leaving closes an account, joining again reopens it.
+
+    Nobody can tell whether an agent that falls silent is held on. Its account ends when it was last
+    heard; if the same process comes back, the silence is billed after all.
+    """
 
     def __init__(self, accounts: dict[str, Account] | None = None) -> None:
         self.accounts = accounts or {}
 
     @classmethod
     def restore(cls, stored: dict[str, str]) -> "Ledger":
-        """Read what `dump` wrote. The time until an agent says Hello again is not billed."""
+        """Read what `dump` wrote: accounts end with it until their agents say Hello again."""
         return cls({i: msgspec.json.decode(body, type=Account) for i, body in stored.items()})
 
     def dump(self, now: float) -> dict[str, str]:
@@ -75,14 +83,29 @@ class Ledger:
         return {i: msgspec.json.encode(_closed(a, now)).decode() for i, a in self.accounts.items()}
 
     def join(
-        self, agent_id: str, name: str, role: str, workers: int, price: float, now: float
+        self,
+        agent_id: str,
+        name: str,
+        role: str,
+        workers: int,
+        price: float,
+        now: float,
+        up_s: float = 0.0,
     ) -> None:
+        """Open an account, or open it again.
+
+        Args:
+            up_s: for how long the agent's process has been running.
+        """
         account = self.accounts.get(agent_id)
         if account is None:
             self.accounts[agent_id] = Account(name, role, price, workers, now)
         elif account.left_at is not None:
-            account.held_before = account.held(account.left_at)
-            account.joined_at, account.left_at = now, None
+            was_there = account.interrupted and now - up_s <= account.left_at
+            if not was_there:
+                account.held_before = account.held(account.left_at)
+                account.joined_at = now
+            account.left_at, account.interrupted = None, False
             account.workers, account.price_per_hour = workers, price
 
     def heartbeat(self, agent_id: str, busy_s: float, loading_s: float) -> None:
@@ -98,10 +121,11 @@ class Ledger:
         if agent_id in self.accounts:
             self.accounts[agent_id].vain_s += gpu_s
 
-    def left(self, agent_id: str, now: float) -> None:
+    def left(self, agent_id: str, at: float, lost: bool = False) -> None:
+        """Close an account; `lost`: it was last heard at `at`, and may come back."""
         account = self.accounts.get(agent_id)
         if account is not None and account.left_at is None:
-            account.left_at = now
+            account.left_at, account.interrupted = max(at, account.joined_at), lost
 
     def classes(self, agent_id: str, now: float) -> Classes:
         account = self.accounts.get(agent_id)
@@ -134,4 +158,4 @@ class Ledger:
 def _closed(account: Account, now: float) -> Account:
     if account.left_at is not None:
         return account
-    return msgspec.structs.replace(account, left_at=now)
+    return msgspec.structs.replace(account, left_at=now, interrupted=True)

@@ -7,7 +7,7 @@ nothing is acknowledged and the holder sends again.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from spotlightd.config import RewardsSection
@@ -35,6 +35,7 @@ class Port(Protocol):
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
     def spent(self, agent_id: str, gpu_s: float) -> None: ...
     def dispatch_soon(self) -> None: ...
+    def stop_holders(self, stops: Mapping[str, Sequence[m.HeldLease]]) -> None: ...
 
 
 class Listener(Protocol):
@@ -125,7 +126,7 @@ class Reports:
             self._scheduler.commit_failed(request_id)
             self._port.event("error", "store", f"result of {request_id} is not committed: {error}")
             return
-        self._scheduler.settled(request_id)
+        self._port.stop_holders(self._scheduler.settled(request_id))
         self._port.ack(agent_id, request_id, message.fence, "result", outcome)
         if outcome == "committed":
             self._port.spent(agent_id, message.gpu_s)

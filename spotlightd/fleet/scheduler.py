@@ -12,84 +12,59 @@ but was not handed on may therefore still commit, and a superseded one is stale.
 the fence again where the commit is written.
 
 Order: rollout before evaluate before explore, resumed before fresh, then as added.
+
+In the last wave of a phase, when nothing that must be done waits any more, idle workers get
+*backup* leases: a second fence on a request that is leased already. Whichever result comes first
+is committed, the other holder is stopped. A backup takes the first lease's place when that is
+given up.
 """
 
-import heapq
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
+from spotlightd.fleet.entries import (
+    AWAITED,
+    KINDS_BY_ROLE,
+    Backup,
+    Entry,
+    Granted,
+    Outcome,
+    RequestState,
+)
+from spotlightd.fleet.invariants import check_entries
+from spotlightd.fleet.last_wave import choose_backups
+from spotlightd.fleet.pullers import Line, Puller, Pullers
+from spotlightd.fleet.queues import Deadlines, Queues
 from spotlightd.wire.messages import HeldLease, Role
-from spotlightd.wire.sampling import PRIORITY, Request, RequestKind
+from spotlightd.wire.sampling import PRIORITY, Request
 
-RequestState = Literal["queued", "leased", "done", "failed", "cancelled"]
-Outcome = Literal["committed", "stale"]
-
-KINDS_BY_ROLE: dict[Role, tuple[RequestKind, ...]] = {
-    "agent": PRIORITY,
-    # The trainer is busy training whenever there is something to explore.
-    "trainer": ("rollout", "evaluate"),
-}
-
-
-@dataclass
-class Entry:
-    """A request and where it stands."""
-
-    request: Request
-    state: RequestState = "queued"
-    fence: int = 0
-    """Fence of the latest grant; 0 before the first."""
-    holder: str | None = None
-    """Agent of the latest grant while leased."""
-    deadline: float = 0.0
-    progress_step: int = 0
-    progress_blob: str | None = None
-    failures: int = 0
-    committing: bool = False
-    """Its result is on the way to the disk: neither expires nor moves."""
-
-
-@dataclass(frozen=True)
-class Granted:
-    agent_id: str
-    entry: Entry
-    reason: str
-
-
-@dataclass
-class Puller:
-    role: Role
-    credit: int = 0
-    versions: frozenset[int] = frozenset()
-    held: set[str] = field(default_factory=set)
-
-
-Line = OrderedDict[str, None]
-"""Request ids in order; any of them leaves in constant time."""
-Queue = tuple[Line, Line]
-"""Resumed and fresh requests of one (kind, version)."""
+BACKUP_SCAN = 64
+"""Leases and idle workers that one dispatch looks at for backups, however many there are."""
 
 
 class Scheduler:
     """All requests of the run that are not yet settled, and the credit of each puller.
 
     Invariants (see `validate`): an entry is in exactly one queue when queued and in none else;
-    it is in its holder's `held` exactly when leased; fences are unique and only rise; `_hungry`
-    are exactly the pullers with credit. Every event costs the same however many agents there are.
+    it is in its holder's `held` exactly when leased, and in its backup's `backups`; fences are
+    unique and only rise. Every event costs the same however many agents there are.
     """
 
-    def __init__(self, epoch: int, lease_s: float, attempts: int) -> None:
+    def __init__(
+        self, epoch: int, lease_s: float, attempts: int, backup_leases: bool = True
+    ) -> None:
         self.epoch = epoch
         self.lease_s = lease_s
         self.attempts = attempts
+        self.backup_leases = backup_leases
         self.entries: dict[str, Entry] = {}
-        self.pullers: dict[str, Puller] = {}
-        self._queues: dict[tuple[RequestKind, int], Queue] = defaultdict(lambda: (Line(), Line()))
-        self._hungry: Line = Line()
-        self._deadlines: list[tuple[float, int, str]] = []
-        """Heap of (deadline, fence, request id) as of the grant; progress moves deadlines on."""
+        self.pullers = Pullers()
+        self._queues = Queues()
+        self._single = Line()
+        """Leased requests of awaited kinds without a backup, oldest grant first."""
+        self._deadlines = Deadlines()
         self._counter = 0
 
     # --- requests -----------------------------------------------------------------------------
@@ -99,11 +74,19 @@ class Scheduler:
             if request.request_id not in self.entries:
                 self.restore(Entry(request))
 
-    def restore(self, entry: Entry) -> None:
-        """Put back an unfinished request after a restart, with its fence and progress."""
+    def restore(self, entry: Entry, holder: str | None = None, deadline: float = 0.0) -> None:
+        """Put back an unfinished request after a restart, with its fence and progress.
+
+        Args:
+            holder: who held it before; until `deadline` it may say Hello and go on.
+        """
         entry.state, entry.holder = "queued", None
         self.entries[entry.request.request_id] = entry
-        self._enqueue(entry)
+        if holder is None:
+            self._queues.add(entry)
+        else:
+            self.pullers.setdefault(holder, Puller("agent"))
+            self._lease(entry, holder, entry.fence, deadline)
 
     def withdraw(self, request_ids: Iterable[str]) -> dict[str, list[HeldLease]]:
         """Cancel requests that nobody needs any more; return what their holders must stop."""
@@ -112,19 +95,17 @@ class Scheduler:
             entry = self.entries.get(request_id)
             if entry is None or entry.state not in ("queued", "leased") or entry.committing:
                 continue
-            if entry.state == "leased" and entry.holder is not None:
-                stops[entry.holder].append(HeldLease(request_id, entry.fence))
+            for holder, lease in entry.leases():
+                stops[holder].append(lease)
             self._settle(entry, "cancelled")
         return dict(stops)
 
-    def forget_settled(self, keep: Iterable[str] = ()) -> None:
+    def forget_settled(self) -> None:
         """Drop entries that are done, failed or cancelled; late commits on them are stale."""
-        kept = set(keep)
         for request_id, entry in list(self.entries.items()):
-            if entry.state in ("done", "failed", "cancelled") and request_id not in kept:
+            if entry.state in ("done", "failed", "cancelled"):
                 del self.entries[request_id]
-        for key in [k for k, (resumed, fresh) in self._queues.items() if not resumed and not fresh]:
-            del self._queues[key]
+        self._queues.forget_empty()
 
     # --- pullers ------------------------------------------------------------------------------
 
@@ -135,12 +116,11 @@ class Scheduler:
 
         Returns those that do not: superseded, settled or unknown.
         """
-        lost = {r for r in self._held_by(agent_id)} - {h.request_id for h in held}
-        for request_id in lost:
-            if not self.entries[request_id].committing:
-                self._requeue(self.entries[request_id])
-        self.pullers[agent_id] = Puller(role, held=self._held_by(agent_id))
-        self._hungry.pop(agent_id, None)
+        before = self.pullers.get(agent_id) or Puller(role)
+        for request_id in (before.held | before.backups) - {h.request_id for h in held}:
+            self._give_up(agent_id, self.entries[request_id])
+        self.pullers.leave(agent_id)
+        self.pullers[agent_id] = Puller(role, held=before.held, backups=before.backups)
         return [lease for lease in held if not self._readopt(agent_id, lease, now)]
 
     def _readopt(self, agent_id: str, lease: HeldLease, now: float) -> bool:
@@ -148,49 +128,50 @@ class Scheduler:
         if entry is None:
             return False
         if entry.state == "leased":
-            return entry.holder == agent_id and entry.fence == lease.fence
+            if entry.fence == lease.fence and entry.holder == agent_id:
+                entry.deadline = max(entry.deadline, now + self.lease_s)
+                return True
+            return (agent_id, lease) in entry.leases()
         if entry.state != "queued" or lease.fence < entry.fence:
             return False
-        self._dequeue(entry)
-        self._lease(entry, agent_id, lease.fence, now)
+        self._queues.remove(entry)
+        self._lease(entry, agent_id, lease.fence, now + self.lease_s)
         return True
 
     def leave(self, agent_id: str) -> list[str]:
-        """A process is gone: what it held goes back to the queue, from its last commit on."""
-        puller = self.pullers.pop(agent_id, None)
-        self._hungry.pop(agent_id, None)
-        requeued = sorted(puller.held) if puller else []
-        for request_id in requeued:
-            entry = self.entries[request_id]
-            if not entry.committing:
-                self._requeue(entry)
-        return requeued
+        """A process is gone: what it held goes back to the queue, from its last commit on.
+
+        Returns the requests that nobody works on any more.
+        """
+        puller = self.pullers.leave(agent_id)
+        given_up = [self.entries[r] for r in sorted(puller.held | puller.backups)]
+        return [e.request.request_id for e in given_up if self._give_up(agent_id, e)]
+
+    def _give_up(self, agent_id: str, entry: Entry) -> bool:
+        """End one holder's lease; return whether the request waits again."""
+        if entry.backup is not None and entry.backup.holder == agent_id:
+            self._drop_backup(entry)
+            return False
+        return not entry.committing and self._requeue(entry)
 
     def give(self, agent_id: str, credit: int, versions: Iterable[int]) -> None:
         """Add credit, and replace the versions that the worker can sample with."""
-        puller = self.pullers.get(agent_id)
-        if puller is not None:
-            puller.credit += credit
-            puller.versions = frozenset(versions)
-            if puller.credit:
-                self._hungry[agent_id] = None
+        self.pullers.give(agent_id, credit, versions)
 
     def revoke_credit(self, agent_id: str) -> None:
         """Lease nothing more to a draining or suspect puller until it gives credit again."""
-        if agent_id in self.pullers:
-            self.pullers[agent_id].credit = 0
-            self._hungry.pop(agent_id, None)
+        self.pullers.revoke_credit(agent_id)
 
     # --- leases -------------------------------------------------------------------------------
 
     def dispatch(self, may_lease: Callable[[str], bool], now: float) -> list[Granted]:
         """Spend the credit of pullers that may lease, one lease each in turn, so that all get
-        work. Stops where nothing is queued.
+        work. Stops where nothing is queued, and then looks for leases worth a backup.
         """
         grants: list[Granted] = []
-        if not any(line for queue in self._queues.values() for line in queue):
-            return grants
-        turn = [agent_id for agent_id in self._hungry if may_lease(agent_id)]
+        turn = []
+        if self._queues.any_of(PRIORITY):
+            turn = [agent_id for agent_id in self.pullers.hungry if may_lease(agent_id)]
         while turn:
             served = []
             for agent_id in turn:
@@ -199,48 +180,59 @@ class Scheduler:
                     grants.append(grant)
                     served.append(agent_id)
             turn = [agent_id for agent_id in served if self.pullers[agent_id].credit > 0]
+        if self.backup_leases and self._single and not self._queues.any_of(AWAITED):
+            grants += self._back_up(may_lease, now)
         return grants
 
     def _grant_one(self, agent_id: str, now: float) -> Granted | None:
         puller = self.pullers[agent_id]
-        for kind in KINDS_BY_ROLE[puller.role]:
-            for version in sorted(puller.versions, reverse=True):
-                for line, reason in zip(
-                    self._queues.get((kind, version), ()), ("resumed", "fresh"), strict=False
-                ):
-                    if line:
-                        entry = self.entries[line.popitem(last=False)[0]]
-                        self._counter += 1
-                        self._lease(entry, agent_id, (self.epoch << 32) | self._counter, now)
-                        self._spend(agent_id, puller)
-                        return Granted(agent_id, entry, f"{reason} {kind}")
-        return None
+        popped = self._queues.pop(KINDS_BY_ROLE[puller.role], puller.versions)
+        if popped is None:
+            return None
+        entry = self.entries[popped[0]]
+        self._lease(entry, agent_id, self._next_fence(), now + self.lease_s)
+        self.pullers.spend(agent_id)
+        return Granted(agent_id, entry, entry.fence, f"{popped[1]} {entry.request.kind}")
 
-    def _spend(self, agent_id: str, puller: Puller) -> None:
-        puller.credit -= 1
-        if not puller.credit:
-            del self._hungry[agent_id]
+    def _back_up(self, may_lease: Callable[[str], bool], now: float) -> list[Granted]:
+        hungry = islice(self.pullers.hungry, BACKUP_SCAN)
+        idle = [a for a in hungry if self.pullers[a].idle and may_lease(a)]
+        oldest = [self.entries[r] for r in islice(self._single, BACKUP_SCAN)] if idle else []
+        pairs = choose_backups(oldest, idle, self.pullers, self.entries, now + self.lease_s / 2)
+        return [self._lease_backup(entry, agent_id, now) for entry, agent_id in pairs]
 
-    def _lease(self, entry: Entry, agent_id: str, fence: int, now: float) -> None:
+    def _lease_backup(self, entry: Entry, agent_id: str, now: float) -> Granted:
+        entry.backup = Backup(agent_id, self._next_fence(), now + self.lease_s)
+        self.pullers[agent_id].backups.add(entry.request.request_id)
+        del self._single[entry.request.request_id]
+        self.pullers.spend(agent_id)
+        reason = f"backup of {entry.request.kind} at {entry.holder}"
+        return Granted(agent_id, entry, entry.backup.fence, reason, backup=True)
+
+    def _next_fence(self) -> int:
+        self._counter += 1
+        return (self.epoch << 32) | self._counter
+
+    def _lease(self, entry: Entry, agent_id: str, fence: int, deadline: float) -> None:
+        request_id = entry.request.request_id
         entry.state, entry.holder, entry.fence = "leased", agent_id, fence
-        entry.deadline = now + self.lease_s
-        self.pullers[agent_id].held.add(entry.request.request_id)
-        heapq.heappush(self._deadlines, (entry.deadline, fence, entry.request.request_id))
+        entry.deadline = deadline
+        self.pullers[agent_id].held.add(request_id)
+        if entry.backup is None and entry.request.kind in AWAITED:
+            self._single[request_id] = None
+        self._deadlines.watch(deadline, fence, request_id)
 
     def tick(self, now: float) -> list[str]:
-        """Take back leases without progress for `lease_s`; return their request ids."""
+        """Take back leases without progress for `lease_s`; return the requests that wait again."""
         expired = []
-        while self._deadlines and self._deadlines[0][0] < now:
-            _, fence, request_id = heapq.heappop(self._deadlines)
+        for fence, request_id in self._deadlines.pop_before(now):
             entry = self.entries.get(request_id)
             if entry is None or entry.state != "leased" or entry.fence != fence:
                 continue
-            if entry.deadline < now and not entry.committing:
-                self._requeue(entry)
+            if entry.deadline >= now or entry.committing:
+                self._deadlines.watch(max(entry.deadline, now), fence, request_id)
+            elif self._requeue(entry):
                 expired.append(request_id)
-            else:
-                again = max(entry.deadline, now)
-                heapq.heappush(self._deadlines, (again, fence, request_id))
         return expired
 
     # --- what holders report ------------------------------------------------------------------
@@ -259,10 +251,10 @@ class Scheduler:
         if entry is not None and step >= entry.progress_step:
             was_queued = entry.state == "queued"
             if was_queued:
-                self._dequeue(entry)
+                self._queues.remove(entry)
             entry.progress_step, entry.progress_blob = step, blob
             if was_queued:
-                self._enqueue(entry)
+                self._queues.add(entry)
 
     def result(self, request_id: str, fence: int) -> Outcome | Literal["repeated"]:
         """A result arrived: may it be written? Until `settled` or `commit_failed` it rests.
@@ -272,17 +264,22 @@ class Scheduler:
         known = self.entries.get(request_id)
         if known and known.fence == fence and (known.state == "done" or known.committing):
             return "repeated"
+        backed_up = self._backed_up(request_id, fence)
+        if backed_up is not None and not backed_up.committing:
+            self._swap_with_backup(backed_up)
         entry = self._current(request_id, fence)
         if entry is None:
             return "stale"
         entry.committing = True
         return "committed"
 
-    def settled(self, request_id: str) -> None:
-        """The result is durable."""
+    def settled(self, request_id: str) -> dict[str, list[HeldLease]]:
+        """The result is durable. Returns what a second holder must stop."""
         entry = self.entries[request_id]
         entry.committing = False
+        stops = {h: [lease] for h, lease in entry.leases() if lease.fence != entry.fence}
         self._settle(entry, "done")
+        return stops
 
     def commit_failed(self, request_id: str) -> None:
         """The disk refused the result: its holder will send it again."""
@@ -294,25 +291,32 @@ class Scheduler:
     def failed(
         self, request_id: str, fence: int, final: bool
     ) -> Literal["again", "given_up"] | None:
-        """The holder could not complete it. None: the report is stale."""
+        """The holder could not complete it. None: nothing changes, for the report is stale or
+        another holder works on.
+        """
+        backed_up = self._backed_up(request_id, fence)
+        if backed_up is not None:
+            self._drop_backup(backed_up)
+            return None
         entry = self._current(request_id, fence)
         if entry is None or entry.committing:
             return None
         entry.failures += 1
         # A state that made a worker fail is not worth resuming from.
-        self._requeue(entry, keep_progress=False)
+        if not self._requeue(entry, keep_progress=False):
+            return None
         if final or entry.failures >= self.attempts:
             self._settle(entry, "failed")
             return "given_up"
         return "again"
 
     def hand_back(self, agent_id: str, held: Iterable[HeldLease]) -> list[str]:
-        """The holder gives leases up unfinished."""
+        """The holder gives leases up unfinished; return the requests that wait again."""
         returned = []
         for lease in held:
-            entry = self._current(lease.request_id, lease.fence)
-            if entry is not None and entry.holder == agent_id and not entry.committing:
-                self._requeue(entry)
+            entry = self.entries.get(lease.request_id)
+            held_so = entry is not None and (agent_id, lease) in entry.leases()
+            if entry is not None and held_so and self._give_up(agent_id, entry):
                 returned.append(lease.request_id)
         return returned
 
@@ -325,64 +329,67 @@ class Scheduler:
             return None
         return entry
 
-    def _held_by(self, agent_id: str) -> set[str]:
-        puller = self.pullers.get(agent_id)
-        return set(puller.held) if puller else set()
+    def _backed_up(self, request_id: str, fence: int) -> Entry | None:
+        """Return the entry if this is the fence of its backup."""
+        entry = self.entries.get(request_id)
+        return entry if entry and entry.backup and entry.backup.fence == fence else None
 
     def _release(self, entry: Entry) -> None:
-        if entry.holder in self.pullers:
-            self.pullers[entry.holder].held.discard(entry.request.request_id)
+        self.pullers.release(entry.holder, entry.request.request_id)
         entry.holder = None
+        self._single.pop(entry.request.request_id, None)
 
-    def _requeue(self, entry: Entry, keep_progress: bool = True) -> None:
-        if entry.state == "queued":
-            self._dequeue(entry)
+    def _drop_backup(self, entry: Entry) -> None:
+        request_id, backup, entry.backup = entry.request.request_id, entry.backup, None
+        if backup is not None:
+            self.pullers.release(backup.holder, request_id)
+            if self.pullers.holds(entry.holder, request_id):
+                self._single[request_id] = None
+
+    def _swap_with_backup(self, entry: Entry) -> None:
+        """The backup's result came first: the other lease is now the second one."""
+        first, second = entry.holder, entry.backup
+        assert second is not None
+        overtaken = None if first is None else Backup(first, entry.fence, entry.deadline)
         self._release(entry)
-        entry.state = "queued"
+        self._drop_backup(entry)
+        entry.backup = overtaken
+        self._lease(entry, second.holder, second.fence, second.deadline)
+        if overtaken is not None and overtaken.holder in self.pullers:
+            self.pullers[overtaken.holder].backups.add(entry.request.request_id)
+
+    def _requeue(self, entry: Entry, keep_progress: bool = True) -> bool:
+        """End the lease; a backup takes its place. Returns whether the request waits again."""
+        if entry.state == "queued":
+            self._queues.remove(entry)
+        backup = entry.backup
+        self._release(entry)
+        self._drop_backup(entry)
         if not keep_progress:
             entry.progress_step, entry.progress_blob = 0, None
-        self._enqueue(entry)
+        if backup is not None:
+            self._lease(entry, backup.holder, backup.fence, backup.deadline)
+            return False
+        entry.state = "queued"
+        self._queues.add(entry)
+        return True
 
     def _settle(self, entry: Entry, state: RequestState) -> None:
         if entry.state == "queued":
-            self._dequeue(entry)
+            self._queues.remove(entry)
         self._release(entry)
+        self._drop_backup(entry)
         entry.state = state
-
-    def _line_of(self, entry: Entry) -> Line:
-        resumed, fresh = self._queues[(entry.request.kind, entry.request.policy_version)]
-        return resumed if entry.progress_step else fresh
-
-    def _enqueue(self, entry: Entry) -> None:
-        self._line_of(entry)[entry.request.request_id] = None
-
-    def _dequeue(self, entry: Entry) -> None:
-        del self._line_of(entry)[entry.request.request_id]
-
-    def counts(self) -> dict[RequestKind, dict[RequestState, int]]:
-        table: dict[RequestKind, dict[RequestState, int]] = {kind: {} for kind in PRIORITY}
-        for entry in self.entries.values():
-            row = table[entry.request.kind]
-            row[entry.state] = row.get(entry.state, 0) + 1
-        return table
 
     def validate(self) -> None:
         """Raise AssertionError where an invariant is broken."""
-        queued = [r for queues in self._queues.values() for queue in queues for r in queue]
-        assert len(queued) == len(set(queued)), "a request is queued twice"
-        fences = [e.fence for e in self.entries.values() if e.fence]
-        assert len(fences) == len(set(fences)), "two requests share a fence"
-        in_line = set(queued)
-        held = {r: a for a, puller in self.pullers.items() for r in puller.held}
-        for request_id, entry in self.entries.items():
-            assert (entry.state == "queued") == (request_id in in_line), entry
-            if entry.state == "leased" and not entry.committing:
-                assert held.get(request_id) == entry.holder, entry
-            if entry.state != "leased":
-                assert request_id not in held, entry
-        for agent_id, puller in self.pullers.items():
-            assert puller.credit >= 0, puller
-            assert (agent_id in self._hungry) == (puller.credit > 0), puller
-        due = {(fence, request_id) for _, fence, request_id in self._deadlines}
-        for request_id, entry in self.entries.items():
-            assert entry.state != "leased" or (entry.fence, request_id) in due, entry
+        check_entries(self.entries, self.pullers, list(self._queues), set(self._deadlines))
+        single = {
+            request_id
+            for request_id, entry in self.entries.items()
+            if entry.request.kind in AWAITED
+            and entry.backup is None
+            and self.pullers.holds(entry.holder, request_id)
+        }
+        assert set(self._single) == single, single ^ set(self._single)
+        self.pullers.validate()

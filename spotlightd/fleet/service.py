@@ -10,18 +10,20 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from spotlightd.config import Config
 from spotlightd.errors import SpotlightError
 from spotlightd.fleet.auth import AllowList
 from spotlightd.fleet.enrolment import skew
+from spotlightd.fleet.entries import Granted
+from spotlightd.fleet.events import EventLog
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.link import Link
 from spotlightd.fleet.membership import Change, Member, Membership
 from spotlightd.fleet.reports import Listener, Reports
-from spotlightd.fleet.scheduler import Granted, Scheduler
+from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.store.store import Store
 from spotlightd.wire import messages as m
@@ -52,6 +54,7 @@ class FleetService:
         self.members = Membership(fleet.suspect_s, fleet.lost_s, fleet.forget_s)
         self.ledger = ledger
         self.weights = weights
+        self.events = EventLog(store)
         self.draining = False
         """Set when the run is over: whoever says Hello is sent away."""
         self.notices: dict[str, float] = {}
@@ -64,7 +67,6 @@ class FleetService:
         self._keys: dict[str, str] = {}
         """Agent id -> key under which it was last heard."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._waiters: list[asyncio.Future[None]] = []
         self._dispatch_due = False
         self._trainer_busy_s = self._trainer_loading_s = 0.0
         self._trainer_started: float | None = None
@@ -106,10 +108,7 @@ class FleetService:
             case m.HandBack():
                 self._reports.hand_back(agent_id, message)
             case m.Notice():
-                self.notices[agent_id] = time.time() + message.deadline_s
-                text = f"notice from {message.source}: {message.deadline_s:.0f} s left"
-                self._changed(self.members.drain(agent_id, text))
-                self.scheduler.revoke_credit(agent_id)
+                self._notice(agent_id, message)
             case m.Goodbye():
                 self._leave(agent_id, message.reason, lost=False)
             case m.GetManifest():
@@ -125,6 +124,14 @@ class FleetService:
                 self._handle_trainer(message)
             case _:
                 logger.warning("%s sent an unexpected %s", agent_id, type(message).__name__)
+
+    def _notice(self, agent_id: str, notice: m.Notice) -> None:
+        left = "it finishes what it holds"
+        if notice.deadline_s is not None:
+            self.notices[agent_id] = time.time() + notice.deadline_s
+            left = f"{notice.deadline_s:.0f} s left"
+        self._changed(self.members.drain(agent_id, f"notice from {notice.source}: {left}"))
+        self.scheduler.revoke_credit(agent_id)
 
     def _handle_trainer(self, message: m.Message) -> None:
         match message:
@@ -161,7 +168,9 @@ class FleetService:
         self._store.set_leases([(lease.request_id, lease.fence, agent_id) for lease in kept])
         ledger = self.config.ledger
         price = ledger.reserved_price if peer.role == "trainer" else ledger.spot_price
-        self.ledger.join(agent_id, hello.name, peer.role, hello.workers, price, time.time())
+        self.ledger.join(
+            agent_id, hello.name, peer.role, hello.workers, price, time.time(), hello.up_s
+        )
         self._send(agent_id, self._welcome(agent_id))
         if superseded:
             self._send(agent_id, m.Withdraw(tuple(superseded)))
@@ -177,7 +186,7 @@ class FleetService:
             agent_id,
             self.scheduler.epoch,
             config.fleet.heartbeat_s,
-            config.fleet.commit_every,
+            None if config.fleet.commit_every == "auto" else config.fleet.commit_every,
             (config.rewards.train, *config.rewards.report),
             config.trainer.lora_rank,
             config.trainer.lora_alpha,
@@ -198,14 +207,17 @@ class FleetService:
         change = self.members.leave(agent_id, reason, time.monotonic(), lost)
         if change:
             self._changed(change)
-            self._gone(agent_id)
+            self._gone(agent_id, lost)
 
-    def _gone(self, agent_id: str) -> None:
+    def _gone(self, agent_id: str, lost: bool) -> None:
         requeued = self.scheduler.leave(agent_id)
         if requeued:
             self._store.requeue(requeued)
             self.event("info", "fleet", f"{len(requeued)} leases of {agent_id} go to others")
-        self.ledger.left(agent_id, time.time())
+        silence = 0.0
+        if lost and agent_id != TRAINER:
+            silence = time.monotonic() - self.members.members[agent_id].last_seen
+        self.ledger.left(agent_id, time.time() - silence, lost)
         self.notices.pop(agent_id, None)
         self.dispatch_soon()
 
@@ -224,7 +236,7 @@ class FleetService:
         for change in self.members.tick(time.monotonic()):
             self._changed(change)
             if change.state == "lost":
-                self._gone(change.agent_id)
+                self._gone(change.agent_id, lost=True)
         expired = self.scheduler.tick(time.monotonic())
         if expired:
             self._store.requeue(expired)
@@ -260,7 +272,7 @@ class FleetService:
         if not grants:
             return
         self._store.set_leases(
-            [(g.entry.request.request_id, g.entry.fence, g.agent_id) for g in grants]
+            [(g.entry.request.request_id, g.fence, g.agent_id) for g in grants if not g.backup]
         )
         by_agent: dict[str, list[Granted]] = defaultdict(list)
         for grant in grants:
@@ -278,7 +290,7 @@ class FleetService:
                 frames.append(state)
             step = entry.progress_step if state is not None else 0
             lease_s = self.config.fleet.lease_s
-            leases.append(m.Lease(entry.request, entry.fence, lease_s, step))
+            leases.append(m.Lease(entry.request, grant.fence, lease_s, step, grant.backup))
         specs = tuple(m.FrameSpec("trajectory", memoryview(f).nbytes) for f in frames)
         if not await self._deliver(agent_id, m.Grant(tuple(leases), specs), frames):
             self._leave(agent_id, "cannot be reached", lost=True)
@@ -296,9 +308,13 @@ class FleetService:
     def withdraw(self, request_ids: Iterable[str]) -> None:
         """Stop requests that nobody needs any more."""
         request_ids = list(request_ids)
-        for agent_id, held in self.scheduler.withdraw(request_ids).items():
-            self._send(agent_id, m.Withdraw(tuple(held)))
+        self.stop_holders(self.scheduler.withdraw(request_ids))
         self._store.settle(request_ids, "cancelled")
+
+    def stop_holders(self, stops: Mapping[str, Sequence[m.HeldLease]]) -> None:
+        """Tell holders, by agent id, to drop these leases."""
+        for agent_id, held in stops.items():
+            self._send(agent_id, m.Withdraw(tuple(held)))
 
     # --- money --------------------------------------------------------------------------------
 
@@ -352,24 +368,7 @@ class FleetService:
             self.event(level, "fleet", text)
 
     def event(self, level: str, component: str, text: str) -> None:
-        """Log what happened and keep it in the store; whoever waits for events is woken."""
-        logging.getLogger(f"spotlightd.{component}").log(getattr(logging, level.upper()), text)
-        stored = self._store.add_event(level, component, text)
-        loop = asyncio.get_running_loop()
-        stored.add_done_callback(lambda _: loop.call_soon_threadsafe(self._wake))
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def next_event(self, timeout_s: float) -> bool:
-        """Wait until another event is stored; return whether one was within `timeout_s`."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        done, _ = await asyncio.wait({waiter}, timeout=timeout_s)
-        return bool(done)
+        self.events.add(level, component, text)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)

@@ -11,6 +11,8 @@ class StoredRequest(msgspec.Struct, frozen=True):
     request: Request
     state: str
     fence: int
+    agent_id: str
+    """Holder of the latest lease; empty before the first."""
     progress_step: int
     progress_blob: str | None
 

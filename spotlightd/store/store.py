@@ -173,15 +173,15 @@ class Store:
         """Return all requests of these iterations, in the order in which they were added."""
         marks = list(iterations)
         rows = self._reader.execute(
-            "SELECT body, state, fence, progress_step, progress_blob FROM request "
+            "SELECT body, state, fence, agent_id, progress_step, progress_blob FROM request "
             f"WHERE iteration IN ({','.join('?' * len(marks))}) ORDER BY rowid",
             marks,
         )
         return [
             StoredRequest(
-                msgspec.msgpack.decode(body, type=Request), state, fence, step, blob or None
+                msgspec.msgpack.decode(body, type=Request), state, fence, agent, step, blob or None
             )
-            for body, state, fence, step, blob in rows
+            for body, state, fence, agent, step, blob in rows
         ]
 
     def results(self, request_ids: Iterable[str] | None = None) -> list[StoredResult]:

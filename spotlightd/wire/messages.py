@@ -84,6 +84,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """Port on which this agent serves weight chunks; 0 when it serves none."""
     held: tuple[HeldLease, ...] = ()
     """Leases still being worked on, so that a restarted daemon can go on with them."""
+    up_s: Seconds = 0.0
+    """How long this process has been running: time that it was held, heard or not."""
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
@@ -91,8 +93,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     epoch: Count
     """Rises with every start of the daemon."""
     heartbeat_s: Seconds
-    commit_every: Annotated[int, Meta(ge=0, le=1000)]
-    """Denoising steps between progress commits; 0: only upon a preemption notice."""
+    commit_every: Annotated[int, Meta(ge=0, le=1000)] | None
+    """Denoising steps between progress commits; 0: only upon a notice; None: as is cheap."""
     rewards: tuple[Name, ...]
     """Rewards to score every image with; the first is the one that trains."""
     lora_rank: Annotated[int, Meta(ge=1, le=4096)]
@@ -131,8 +133,8 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
 class Notice(Message, frozen=True, tag="notice"):
     """The agent's VM will be taken away: lease nothing more to it."""
 
-    deadline_s: Seconds
-    """Seconds left."""
+    deadline_s: Seconds | None
+    """Seconds left; None where none are set, and the agent finishes what it holds."""
     source: Name
 
 
@@ -164,6 +166,8 @@ class Lease(Struct, frozen=True, forbid_unknown_fields=True):
     """After so long without progress the request may go to somebody else."""
     resume_step: StepIndex = 0
     """Denoising steps already committed; above 0 a `trajectory` frame carries the state."""
+    backup: bool = False
+    """Somebody else works on it too, and the first result counts: send no step commits."""
 
 
 class Grant(Message, frozen=True, tag="grant"):

@@ -23,7 +23,7 @@ class Load(Message, frozen=True, tag="load"):
     lora_alpha: float
     dtype: Literal["float32", "bfloat16", "float16"]
     threads: Annotated[int, Meta(ge=1)]
-    commit_every: Annotated[int, Meta(ge=0)]
+    commit_every: Annotated[int, Meta(ge=0)] | None
 
 
 class Bind(Message, frozen=True, tag="bind"):
@@ -77,6 +77,10 @@ class Boundary(Message, frozen=True, tag="boundary"):
     denoise_steps: int
     """Steps x trajectories since the last Boundary."""
     busy_s: Seconds
+    commit_every: int = 0
+    """Steps between two commits from now on."""
+    commit_share: float = 0.0
+    """What a commit costs, as a share of a step."""
 
 
 class StepState(Message, frozen=True, tag="step_state"):

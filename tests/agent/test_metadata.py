@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import web
 
-from agent.lifecycle import Notice
+from agent.lifecycle import Advice, Notice
 from agent.metadata import parse
 from agent.metadata.providers import PROVIDERS, choose_provider, detect
 from agent.metadata.watch import MAX_BODY_BYTES, MetadataWatcher
@@ -122,6 +122,9 @@ class FakeMetadata:
     """Answers as scripted: one entry of `answers` per question, the last one for ever."""
 
     answers: list[object]
+    advice: object = 404
+    """What AWS says of rebalancing."""
+    posted: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     tokens: int = 0
     date: datetime = NOW
@@ -134,10 +137,18 @@ class FakeMetadata:
             return web.Response(text=f"token-{self.tokens}")
         if path == "/metadata/instance/compute/name":
             return web.Response(text=NAME)
+        if "rebalance" in path:
+            return self.response(self.advice)
+        if request.method == "POST":
+            self.posted.append(await request.text())
+            return web.Response()
         self.asked.append(path)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer == "hang":
             await self.hanging.wait()
+        return self.response(answer)
+
+    def response(self, answer: object) -> web.Response:
         if isinstance(answer, int):
             return web.Response(status=answer)
         return web.Response(text=str(answer), headers={"Date": http_date(self.date)})
@@ -166,14 +177,24 @@ def quick(name: str):
     return dataclasses.replace(PROVIDERS[name], poll_s=0.01, wait_s=0.0)
 
 
-def first_notice(name: str, fake: FakeMetadata, monkeypatch=None) -> Notice:
-    async def run() -> Notice:
+def announced(name: str, fake: FakeMetadata, acknowledge: bool = False) -> list[Notice | Advice]:
+    """Return what a watcher says until its end, and acknowledge it where asked to."""
+
+    async def run() -> list[Notice | Advice]:
         async with serving(fake) as url, asyncio.timeout(10):
-            async for notice in MetadataWatcher(quick(name), url + "/").events():
-                return notice
-        raise AssertionError("the watcher ended without a notice")
+            watcher = MetadataWatcher(quick(name), url + "/")
+            said = [one async for one in watcher.events()]
+            if acknowledge:
+                await watcher.acknowledge()
+            return said
 
     return asyncio.run(run())
+
+
+def first_notice(name: str, fake: FakeMetadata) -> Notice:
+    (notice,) = announced(name, fake)
+    assert isinstance(notice, Notice)
+    return notice
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
@@ -191,6 +212,39 @@ def test_an_expired_token_is_renewed():
     fake = FakeMetadata([404, 401, 404, NOTICES["aws"][0]])
     assert first_notice("aws", fake).deadline_s == 120.0
     assert fake.tokens == 2
+
+
+def test_advice_to_move_comes_once_before_the_notice():
+    fake = FakeMetadata([404, 404, 404, NOTICES["aws"][0]], advice=_json({"noticeTime": iso(0)}))
+    advice, notice = announced("aws", fake)
+    assert advice == Advice("aws metadata")
+    assert notice == Notice("aws metadata", 120.0, preempted=True)
+
+
+@pytest.mark.parametrize("nonsense", ["{", "[]", _json({"noticeTime": "soon"}), 500])
+def test_advice_that_cannot_be_read_is_none(nonsense):
+    fake = FakeMetadata([404, 404, NOTICES["aws"][0]], advice=nonsense)
+    assert [type(one) for one in announced("aws", fake)] == [Notice]
+
+
+def test_azure_is_told_last_that_this_vm_may_go():
+    fake = FakeMetadata([azure()])
+    announced("azure", fake, acknowledge=True)
+    assert fake.posted == ['{"StartRequests": [{"EventId": "1"}]}']
+
+
+def test_an_event_of_several_vms_is_not_started_by_one_of_them():
+    shared = azure().replace(f'["{NAME}"]', f'["{NAME}", "vm-8"]')
+    fake = FakeMetadata([shared])
+    announced("azure", fake, acknowledge=True)
+    assert fake.posted == []
+
+
+@pytest.mark.parametrize("answer", ["{", 500, azure("Canceled")])
+def test_where_nothing_can_be_acknowledged_nothing_is(answer):
+    fake = FakeMetadata([azure(), answer])
+    announced("azure", fake, acknowledge=True)
+    assert fake.posted == []
 
 
 def test_a_wrong_clock_of_this_host_does_not_matter():

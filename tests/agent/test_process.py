@@ -77,11 +77,12 @@ def test_leases_become_results_and_new_weights_new_credit(play, policy, make_req
         )
         assert give[0].versions == (0, 1)
         beats = await daemon.until(
-            lambda: [b for b in daemon.all(m.Heartbeat, heard) if b.holds == (0, 1)], agent
+            lambda: [b for b in daemon.all(m.Heartbeat, heard) if b.ready_versions == (0, 1)],
+            agent,
         )
         beat = beats[-1]
         assert beat.denoise_steps == 18, "three trajectories of six steps"
-        assert beat.ready_versions == (0, 1)
+        assert beat.holds == (0, 1)
         assert beat.busy_s > 0 and beat.loading_s > 0
         spent = beat.busy_s + beat.loading_s + beat.idle_s
         assert spent <= time.monotonic() - began

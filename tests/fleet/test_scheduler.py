@@ -173,9 +173,13 @@ class AnyOrder(RuleBasedStateMachine):
         self.scheduler.add([make_request(name, kind)])
         return name
 
-    @rule(agent=st.sampled_from("abc"))
-    def join(self, agent):
-        self.scheduler.join(agent, "agent", (), self.now)
+    @rule(agent=st.sampled_from("abc"), data=st.data())
+    def join(self, agent, data):
+        """It says that it still holds any of what it was ever granted."""
+        known = [HeldLease(r, fence) for a, r, fence in self.granted if a == agent]
+        held = data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
+        latest = {lease.request_id: lease for lease in held}
+        self.scheduler.join(agent, "agent", list(latest.values()), self.now)
 
     @rule(agent=st.sampled_from("abc"))
     def leave(self, agent):
@@ -186,7 +190,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.scheduler.give(agent, credit, [0])
         for grant in self.scheduler.dispatch("abc".__contains__, self.now):
             request_id = grant.entry.request.request_id
-            self.granted.append((grant.agent_id, request_id, grant.entry.fence))
+            self.granted.append((grant.agent_id, request_id, grant.fence))
+
+    @rule()
+    def refuse_a_commit(self):
+        """The disk was full: whatever is on its way to it is reported again."""
+        for _, request_id, fence in self.granted:
+            if self.scheduler.result(request_id, fence) == "committed":
+                self.scheduler.validate()
+                self.scheduler.commit_failed(request_id)
+                return
 
     @rule(seconds=st.floats(0, 8))
     def wait(self, seconds):
