@@ -26,14 +26,15 @@ from spotlightd.planner.cycle import (
     Phase,
     PhaseBegins,
     Record,
+    Reopen,
     StartTraining,
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
 from spotlightd.store.rows import StoredRequest, StoredResult
 from spotlightd.store.store import Store
-from spotlightd.wire.messages import Trained, TrainerReady
 from spotlightd.wire.sampling import Request, RequestKind
+from spotlightd.wire.training import Damaged, Trained, TrainerReady
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,9 @@ class Conductor:
     def request_given_up(self, request_id: str) -> None:
         self._events.put_nowait(lambda cycle: cycle.given_up(request_id))
 
+    def damaged(self, message: Damaged) -> None:
+        self._events.put_nowait(lambda cycle: cycle.damaged(message))
+
     def trained(self, message: Trained) -> None:
         self._publish(message.policy_version)
         self._events.put_nowait(lambda cycle: cycle.trained(message))
@@ -124,6 +128,9 @@ class Conductor:
                 case StopRequests():
                     logger.info("%d requests: %s", len(decision.request_ids), decision.reason)
                     self.fleet.withdraw(decision.request_ids)
+                case Reopen():
+                    logger.warning("produced again: %s", decision.reason)
+                    await asyncio.wrap_future(self._store.reopen(decision.request_ids))
                 case StartTraining():
                     self.fleet.train_fraction = 0.0
                     self.fleet.send_trainer(decision.message)
@@ -148,7 +155,8 @@ class Conductor:
         self._phase = (begins.phase, begins.iteration)
         if begins.phase == "rollout":
             self.fleet.scheduler.forget_settled()
-            self._store.forget_before(begins.iteration, begins.iteration - IMAGES_KEPT)
+            kept = self.config.store.trajectories_kept
+            self._store.forget_before(begins.iteration - kept, begins.iteration - IMAGES_KEPT)
         if begins.phase == "finished":
             self.finished.set()
 

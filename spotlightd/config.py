@@ -147,6 +147,8 @@ class WeightsSection(Section, frozen=True):
 
 class StoreSection(Section, frozen=True):
     state_dir: str = "/var/lib/spotlight"
+    trajectories_kept: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    """Iterations that have trained and whose trajectories are kept all the same, to replay them."""
 
 
 class ControlSection(Section, frozen=True):

@@ -9,13 +9,7 @@ from collections.abc import Callable
 from spotlightd.fleet.auth import AllowList, Peer
 from spotlightd.store.rows import PeerRow, TokenRow
 from spotlightd.store.store import Store
-from spotlightd.wire.messages import (
-    PROTOCOL_MAJOR,
-    PROTOCOL_MINOR,
-    Enrol,
-    Enrolled,
-    Refused,
-)
+from spotlightd.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, Enrol, Enrolled, Refused
 from spotlightd.wire.token import Token, make_token, proof_under, secret_key
 
 

@@ -17,7 +17,7 @@ from spotlightd.config import Config
 from spotlightd.errors import SpotlightError
 from spotlightd.fleet.auth import AllowList
 from spotlightd.fleet.enrolment import skew
-from spotlightd.fleet.entries import Granted
+from spotlightd.fleet.entries import Entry, Granted
 from spotlightd.fleet.events import EventLog
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.link import Link
@@ -27,6 +27,7 @@ from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.store.store import Store
 from spotlightd.wire import messages as m
+from spotlightd.wire import training
 from spotlightd.wire.codec import Buffer
 
 logger = logging.getLogger(__name__)
@@ -135,14 +136,17 @@ class FleetService:
 
     def _handle_trainer(self, message: m.Message) -> None:
         match message:
-            case m.TrainerReady():
+            case training.TrainerReady():
                 if self._trainer_started is not None:
                     self._trainer_loading_s += time.time() - self._trainer_started
                     self._trainer_started = None
                 self._listener.trainer_ready(message)
-            case m.TrainProgress():
+            case training.TrainProgress():
                 self.train_fraction = message.fraction
-            case m.Trained():
+            case training.Damaged():
+                self.event("error", "trainer", f"{message.reason}: produced again, then trained")
+                self._listener.damaged(message)
+            case training.Trained():
                 self._trainer_spent(message.seconds)
                 self._listener.trained(message)
             case _:
@@ -285,7 +289,7 @@ class FleetService:
         frames: list[Buffer] = []
         for grant in grants:
             entry = grant.entry
-            state = await self._resume_state(entry.progress_blob)
+            state = await self._resume_state(entry)
             if state is not None:
                 frames.append(state)
             step = entry.progress_step if state is not None else 0
@@ -295,14 +299,18 @@ class FleetService:
         if not await self._deliver(agent_id, m.Grant(tuple(leases), specs), frames):
             self._leave(agent_id, "cannot be reached", lost=True)
 
-    async def _resume_state(self, digest: str | None) -> bytes | None:
+    async def _resume_state(self, entry: Entry) -> bytes | None:
+        digest, request_id = entry.progress_blob, entry.request.request_id
         if digest is None:
             return None
         try:
             return await asyncio.to_thread(self._store.blobs.get, digest)
         except SpotlightError as error:
             # Starting afresh gives the same trajectory, only later.
-            self.event("error", "store", f"{error}; the trajectory starts afresh")
+            self.event("error", "store", f"{error}; {request_id} starts afresh")
+            self._store.forget_progress(request_id, digest)
+            if entry.progress_blob == digest:
+                entry.progress_step, entry.progress_blob = 0, None
             return None
 
     def withdraw(self, request_ids: Iterable[str]) -> None:

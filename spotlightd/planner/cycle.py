@@ -17,8 +17,8 @@ import msgspec
 
 from spotlightd.planner.measures import means, rollout_metrics, training_metrics
 from spotlightd.planner.plan import CyclePlan, GroupPlan
-from spotlightd.wire.messages import Train, Trained, TrainGroup, TrainSample
 from spotlightd.wire.sampling import Request
+from spotlightd.wire.training import Damaged, Train, Trained, TrainGroup, TrainSample
 
 Phase = Literal["starting", "evaluate", "rollout", "train", "finished"]
 
@@ -61,6 +61,14 @@ class StopRequests:
 
 
 @dataclass(frozen=True)
+class Reopen:
+    """Forget committed results: they cannot be read back, and are produced again."""
+
+    request_ids: list[str]
+    reason: str
+
+
+@dataclass(frozen=True)
 class StartTraining:
     message: Train
     reason: str
@@ -81,7 +89,7 @@ class PhaseBegins:
     reason: str
 
 
-Decision = AddRequests | StopRequests | StartTraining | Record | PhaseBegins
+Decision = AddRequests | StopRequests | Reopen | StartTraining | Record | PhaseBegins
 
 
 class Cycle:
@@ -143,6 +151,22 @@ class Cycle:
         replacement = self.plan.replacement(group, self.state.iteration)
         self.requests[replacement.request_id] = replacement
         return [AddRequests([replacement], f"{request_id} failed for good: a fresh seed fills up")]
+
+    def damaged(self, message: Damaged) -> list[Decision]:
+        """Committed trajectories cannot be read back: roll them out again, then train."""
+        state = self.state
+        again = [self.requests[r] for r in message.request_ids if r in self.results]
+        if state.phase != "train" or message.iteration != state.iteration or not again:
+            return []
+        for request in again:
+            del self.results[request.request_id]
+        state.phase = "rollout"
+        reason = f"{len(again)} trajectories are damaged"
+        return [
+            Reopen([request.request_id for request in again], reason),
+            PhaseBegins("rollout", state.iteration, reason),
+            AddRequests(again, f"roll out version {state.iteration} again: {reason}"),
+        ]
 
     def trained(self, message: Trained) -> list[Decision]:
         """The trainer has made the next version."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spotlightd.planner.plan import GroupPlan
 from spotlightd.planner.staleness import StalenessPair, summarise_staleness
-from spotlightd.wire.messages import Trained
+from spotlightd.wire.training import Trained
 
 Scores = Mapping[str, float]
 

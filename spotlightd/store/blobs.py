@@ -43,6 +43,10 @@ class Blobs:
             raise InputError(f"blob {path} is damaged: its content no longer has its digest")
         return content
 
+    def discard(self, digest: str) -> None:
+        """Delete a blob whose content is no good: the next `put_many` writes it anew."""
+        self.path(digest).unlink(missing_ok=True)
+
     def sweep(self, keep: set[str]) -> int:
         """Delete every blob that is not in `keep`; return how many."""
         removed = 0

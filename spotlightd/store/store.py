@@ -146,6 +146,38 @@ class Store:
 
         return self._writer.submit(statement, [state])
 
+    def forget_progress(self, request_id: str, digest: str) -> "Future[None]":
+        """A step commit cannot be read back: whoever resumes starts afresh."""
+
+        def statement(connection: sqlite3.Connection, _: list[str]) -> None:
+            self.blobs.discard(digest)
+            connection.execute(
+                "UPDATE request SET progress_step = 0, progress_blob = '' "
+                "WHERE request_id = ? AND progress_blob = ?",
+                (request_id, digest),
+            )
+
+        return self._writer.submit(statement)
+
+    def reopen(self, request_ids: Iterable[str]) -> "Future[None]":
+        """Results whose trajectory cannot be read back: they are produced again."""
+        rows = [(request_id,) for request_id in request_ids]
+
+        def statement(connection: sqlite3.Connection, _: list[str]) -> None:
+            for row in rows:
+                for (digest,) in connection.execute(
+                    "SELECT trajectory FROM result WHERE request_id = ?", row
+                ).fetchall():
+                    self.blobs.discard(digest)
+            connection.executemany("DELETE FROM result WHERE request_id = ?", rows)
+            connection.executemany(
+                "UPDATE request SET state = 'queued', progress_step = 0, progress_blob = '' "
+                "WHERE request_id = ? AND state = 'done'",
+                rows,
+            )
+
+        return self._writer.submit(statement)
+
     def commit_result(
         self, result: Result, trajectory: Buffer | None, image: Buffer | None, agent_id: str
     ) -> "Future[tuple[Outcome, StoredResult]]":
@@ -207,11 +239,10 @@ class Store:
         return table
 
     def forget_before(self, iteration: int, images_before: int) -> "Future[None]":
-        """Drop blobs that nobody needs any more.
+        """Drop blobs that nobody needs any more, and what settled requests could resume from.
 
         Args:
-            iteration: trajectories of earlier iterations have trained, and settled requests
-                are not resumed.
+            iteration: trajectories of earlier iterations have trained.
             images_before: rollouts' images of earlier iterations; evaluations keep theirs.
         """
 

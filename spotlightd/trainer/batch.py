@@ -13,8 +13,16 @@ from spotlightd.dit.trajectory import decode_trajectory
 from spotlightd.errors import InputError
 from spotlightd.store.blobs import Blobs
 from spotlightd.trainer.advantage import group_advantages, has_spread
-from spotlightd.wire.messages import Train, TrainGroup
 from spotlightd.wire.sampling import Request, SamplerSettings
+from spotlightd.wire.training import Train, TrainGroup
+
+
+class DamagedError(InputError):
+    """Trajectories that cannot be read back, by request id."""
+
+    def __init__(self, reason: str, request_ids: tuple[str, ...]) -> None:
+        super().__init__(reason)
+        self.request_ids = request_ids
 
 
 @dataclass
@@ -58,7 +66,7 @@ def load_batch(
     Groups of zero spread are dropped first, so that every rank would take the same number of
     steps. Returns None where no group has spread.
 
-    Raises InputError where a trajectory is missing, damaged, or does not fit its request.
+    Raises DamagedError where trajectories are missing, damaged, or do not fit their requests.
     """
     rewards = [torch.tensor([s.reward for s in group.samples]) for group in message.groups]
     kept = [i for i, values in enumerate(rewards) if has_spread(values)]
@@ -66,7 +74,11 @@ def load_batch(
         return None
     groups = [message.groups[i] for i in kept]
     advantages = group_advantages([rewards[i] for i in kept], advantage_clip, global_std)
-    rows = [_read(group, blobs, latent_shape) for group in groups]
+    damaged: dict[str, str] = {}
+    rows = [_read(group, blobs, latent_shape, damaged) for group in groups]
+    if damaged:
+        first = next(iter(damaged.values()))
+        raise DamagedError(f"{len(damaged)} trajectories: {first}", tuple(damaged))
     settings = groups[0].request.sampler
     return WindowBatch(
         torch.cat([r[0] for r in rows]),
@@ -82,16 +94,24 @@ def load_batch(
 
 
 def _read(
-    group: TrainGroup, blobs: Blobs, latent_shape: tuple[int, int]
+    group: TrainGroup, blobs: Blobs, latent_shape: tuple[int, int], damaged: dict[str, str]
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Stack a group's windows; what is wrong with a sample goes into `damaged` by request id."""
     before, after, log_probs = [], [], []
     for sample in group.samples:
-        trajectory = decode_trajectory(blobs.get(sample.trajectory), group.request, latent_shape)
-        if not trajectory.done:
-            raise InputError(f"trajectory of {sample.request_id} is not finished")
+        try:
+            data = blobs.get(sample.trajectory)
+            trajectory = decode_trajectory(data, group.request, latent_shape)
+            if not trajectory.done:
+                raise InputError(f"trajectory of {sample.request_id} is not finished")
+        except InputError as error:
+            damaged[sample.request_id] = str(error)
+            continue
         before.append(torch.stack(trajectory.window_latents))
         after.append(torch.stack(trajectory.window_next_latents))
         log_probs.append(torch.tensor(trajectory.window_log_probs, dtype=torch.float32))
+    if not before:
+        return torch.empty(0), torch.empty(0), torch.empty(0)
     return torch.stack(before), torch.stack(after), torch.stack(log_probs)
 
 

@@ -14,7 +14,7 @@ from spotlightd.atomic import write_file
 from spotlightd.dit.lora import adapter_bytes
 from spotlightd.planner.seeds import keyed_hash
 from spotlightd.store.blobs import Blobs
-from spotlightd.trainer.batch import load_batch
+from spotlightd.trainer.batch import DamagedError, load_batch
 from spotlightd.trainer.checkpoint import save_checkpoint
 from spotlightd.trainer.clip import describe_clip_range
 from spotlightd.trainer.link import Pace, TrainerLink
@@ -22,6 +22,7 @@ from spotlightd.trainer.rollout import Rollouts
 from spotlightd.trainer.settings import TrainerSettings
 from spotlightd.trainer.update import Policy, UpdateReport
 from spotlightd.wire import messages as m
+from spotlightd.wire import training
 from spotlightd.wire.codec import Buffer, WireError
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class TrainerLoop:
         self._latent_shape = policy.model.latent_shape(sampler.height, sampler.width)
         rewards = (config.rewards.train, *config.rewards.report)
         self._rollouts = Rollouts(policy.model, config.trainer.max_batch, rewards, self._link.send)
-        self._train: m.Train | None = None
+        self._train: training.Train | None = None
         self._hello_at = 0.0
         self._poller = zmq.Poller()
         self._poller.register(link.socket, zmq.POLLIN)
@@ -91,7 +92,7 @@ class TrainerLoop:
             describe_clip_range(self._policy.clip_range, elements, self._config.sampler.sde_form),
         )
         self._link.send(
-            m.TrainerReady(
+            training.TrainerReady(
                 self.version,
                 self._policy.model.sigmas(self._config.sampler.num_steps),
                 elements,
@@ -133,7 +134,7 @@ class TrainerLoop:
             case m.Withdraw():
                 self._rollouts.withdrawn(message.held)
                 self._give()
-            case m.Train():
+            case training.Train():
                 self._train = message
             case m.Stop() | m.Drain():
                 self.stopping = True
@@ -149,7 +150,7 @@ class TrainerLoop:
 
     # --- training -----------------------------------------------------------------------------
 
-    def _run_update(self, message: m.Train) -> None:
+    def _run_update(self, message: training.Train) -> None:
         if message.policy_version != self.version:
             logger.warning(
                 "asked to train version %d, holding %d", message.policy_version, self.version
@@ -157,7 +158,15 @@ class TrainerLoop:
             return
         self._rollouts.hand_back_all()
         began = time.monotonic()
-        report = self._update(message)
+        try:
+            report = self._update(message)
+        except DamagedError as error:
+            logger.error("%s", error)
+            self._link.send(
+                training.Damaged(message.iteration, error.request_ids, str(error)[:2000])
+            )
+            self._give()
+            return
         if self.stopping:
             return
         self.version += 1
@@ -170,7 +179,7 @@ class TrainerLoop:
             {name: float(f"{value:.3g}") for name, value in report.metrics.items()},
         )
         self._link.send(
-            m.Trained(
+            training.Trained(
                 message.iteration,
                 self.version,
                 report.metrics,
@@ -181,7 +190,7 @@ class TrainerLoop:
         )
         self._give()
 
-    def _update(self, message: m.Train) -> UpdateReport:
+    def _update(self, message: training.Train) -> UpdateReport:
         section = self._config.trainer
         batch = load_batch(
             message, self._blobs, self._latent_shape, section.advantage_clip, section.global_std
@@ -193,7 +202,7 @@ class TrainerLoop:
 
         def progress(fraction: float) -> None:
             if pace.due(final=fraction >= 1):
-                self._link.send(m.TrainProgress(message.iteration, min(fraction, 1.0)))
+                self._link.send(training.TrainProgress(message.iteration, min(fraction, 1.0)))
 
         seed = keyed_hash("update", self._config.run.seed, self.version) >> 1
         report = self._policy.update(batch, seed, progress)

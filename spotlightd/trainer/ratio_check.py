@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spotlightd.trainer.batch import WindowBatch
-from spotlightd.wire.messages import ProducerDifference
+from spotlightd.wire.training import ProducerDifference
 
 
 class RatioCheck:

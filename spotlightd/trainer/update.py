@@ -20,7 +20,7 @@ from spotlightd.dit.sampler import Sampler
 from spotlightd.trainer.batch import WindowBatch
 from spotlightd.trainer.loss import flow_grpo_loss, gaussian_kl
 from spotlightd.trainer.ratio_check import RatioCheck
-from spotlightd.wire.messages import ProducerDifference
+from spotlightd.wire.training import ProducerDifference
 
 OnProgress = Callable[[float], None]
 

@@ -13,6 +13,7 @@ import msgspec
 
 from spotlightd.errors import SpotlightError
 from spotlightd.wire.messages import AnyMessage, FrameSpec, Message
+from spotlightd.wire.training import TrainingMessage
 
 Buffer = bytes | bytearray | memoryview
 
@@ -81,7 +82,7 @@ def _check_finite(value: Any) -> None:
             _check_finite(item)
 
 
-LINK = TypedCodec(AnyMessage)
+LINK = TypedCodec(AnyMessage | TrainingMessage)
 """Codec of the fleet link."""
 
 

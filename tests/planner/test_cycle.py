@@ -9,11 +9,12 @@ from spotlightd.planner.cycle import (
     Cycle,
     PhaseBegins,
     Record,
+    Reopen,
     StartTraining,
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
-from spotlightd.wire.messages import Trained
+from spotlightd.wire.training import Damaged, Trained
 
 FLAGS = {
     "run.iterations": "3",
@@ -157,3 +158,28 @@ def test_a_stale_trained_message_changes_nothing():
     run_to_training(cycle, cycle.trainer_ready(0))
     assert cycle.trained(trained(4)) == []
     assert cycle.state.iteration == 0
+
+
+def test_damaged_trajectories_are_rolled_out_again_and_then_train():
+    cycle = make_cycle()
+    decisions = run_to_training(cycle, cycle.trainer_ready(0))
+    (start,) = of(decisions, StartTraining)
+    lost = [start.message.groups[0].samples[0].request_id, start.message.groups[1].samples[2]]
+    names = (lost[0], lost[1].request_id)
+    decisions = cycle.damaged(Damaged(0, names, "a blob is damaged"))
+    assert of(decisions, Reopen)[0].request_ids == list(names)
+    assert cycle.state.phase == "rollout"
+    (add,) = of(decisions, AddRequests)
+    assert [r.request_id for r in add.requests] == list(names)
+    assert commit(cycle, add.requests[0]) == []
+    (again,) = of(commit(cycle, add.requests[1]), StartTraining)
+    assert again.message == start.message
+
+
+def test_damage_that_nobody_can_place_changes_nothing():
+    cycle = make_cycle()
+    run_to_training(cycle, cycle.trainer_ready(0))
+    results = dict(cycle.results)
+    assert cycle.damaged(Damaged(0, ("unknown",), "?")) == []
+    assert cycle.damaged(Damaged(7, tuple(results)[:1], "?")) == []
+    assert (cycle.results, cycle.state.phase) == (results, "train")

@@ -162,6 +162,32 @@ def test_a_damaged_blob_is_noticed(store):
         store.blobs.get(digest)
 
 
+def test_a_damaged_result_is_reopened_and_its_blob_written_anew(store):
+    store.set_leases([("r1", 7, "a")]).result()
+    commit(store, result("r1", 7))
+    (stored,) = store.results()
+    path = store.blobs.path(stored.trajectory)
+    path.write_bytes(b"x")
+    store.reopen(["r1", "r2"]).result()
+    assert store.results() == []
+    assert store.request_counts() == {"rollout": {"queued": 2}}
+    assert commit(store, result("r1", 9)) == "committed"
+    assert path.read_bytes() == b"t"
+    assert store.count_lost() == 0
+
+
+def test_a_damaged_step_commit_is_forgotten_and_an_earlier_step_may_follow(store):
+    store.set_leases([("r1", 7, "a")]).result()
+    _, digest = store.commit_progress("r1", 7, 5, b"s", 1.0).result()
+    store.blobs.path(digest).write_bytes(b"x")
+    store.forget_progress("r1", "another").result()
+    assert store.requests([0])[0].progress_step == 5
+    store.forget_progress("r1", digest).result()
+    assert store.requests([0])[0].progress_step == 0
+    assert store.commit_progress("r1", 7, 2, b"s", 1.0).result()[0] == "committed"
+    assert store.blobs.get(digest) == b"s"
+
+
 def test_forgetting_keeps_evaluations_images_and_open_states(store):
     store.save_cycle("{}", 0, [request("e", 0, "evaluate"), request("new", 5)]).result()
     store.set_leases([(r, i, "a") for i, r in enumerate(["r1", "e", "r2", "new"], 10)]).result()

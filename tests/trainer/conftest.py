@@ -14,8 +14,8 @@ from spotlightd.trainer.batch import WindowBatch, load_batch
 from spotlightd.trainer.main import build_policy
 from spotlightd.trainer.settings import TrainerSettings
 from spotlightd.trainer.update import Policy
-from spotlightd.wire.messages import Train, TrainGroup, TrainSample
 from spotlightd.wire.sampling import Request, SamplerSettings
+from spotlightd.wire.training import Train, TrainGroup, TrainSample
 
 SHAPE = (16, 64)
 

@@ -5,8 +5,7 @@ import torch
 
 from spotlightd.config import TrainerSection
 from spotlightd.dit.lora import adapter_parameters
-from spotlightd.errors import InputError
-from spotlightd.trainer.batch import load_batch
+from spotlightd.trainer.batch import DamagedError, load_batch
 from spotlightd.trainer.clip import describe_clip_range, resolve_clip_range
 from tests.trainer.conftest import SHAPE
 
@@ -97,8 +96,12 @@ def test_a_damaged_trajectory_is_named(rolled):
     message = rolled.message(REWARDS)
     path = rolled.blobs.path(message.groups[0].samples[0].trajectory)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match="damaged"):
+    gone = message.groups[1].samples[1]
+    rolled.blobs.discard(gone.trajectory)
+    with pytest.raises(DamagedError, match="2 trajectories: blob .* is damaged") as raised:
         load_batch(message, rolled.blobs, SHAPE, 5.0, False)
+    first = message.groups[0].samples[0]
+    assert raised.value.request_ids == (first.request_id, gone.request_id)
 
 
 def test_the_clip_range_is_stated_in_both_forms():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from spotlightd.wire import messages as m
+from spotlightd.wire import training
 from spotlightd.wire.codec import LINK, MAX_HEADER_BYTES, WireError, frame_specs
 from spotlightd.wire.sampling import Request, SamplerSettings
 
@@ -17,6 +18,8 @@ REQUEST = Request("r1", "rollout", 3, "p", 'a sign "A"', "A", 2**63 - 1, 3, SAMP
 DIGEST = "ab" * 32
 WEIGHT_FILE = m.WeightFile("a/b.safetensors", 9, (DIGEST,))
 
+SAMPLE = training.TrainSample("r", 5, 0.5, DIGEST, "a", True)
+DIFFERENCE = training.ProducerDifference("a", 1e-8, 1e-7, 2)
 MESSAGES = [
     m.Enrol((1, 0), "id", "k" * 40, DIGEST, "vm"),
     m.Enrolled("agent-1", 4000),
@@ -34,8 +37,9 @@ MESSAGES = [
     m.PublishedVersion(m.Manifest("adapter", 3, 4096, (WEIGHT_FILE,)), True),
     m.Peers("base", 0, (m.WeightPeer("a", "tcp://10.0.0.1:4000"),), "t" * 24),
     m.GetChunk("t" * 24, DIGEST),
-    m.Train(3, 3, (m.TrainGroup("p", REQUEST, (m.TrainSample("r", 5, 0.5, DIGEST, "a", True),)),)),
-    m.Trained(3, 4, {"loss": 0.5}, (m.ProducerDifference("a", 1e-8, 1e-7, 2),), 1e-3, 2.0),
+    training.Train(3, 3, (training.TrainGroup("p", REQUEST, (SAMPLE,)),)),
+    training.Trained(3, 4, {"loss": 0.5}, (DIFFERENCE,), 1e-3, 2.0),
+    training.Damaged(3, ("r",), "blob is damaged"),
 ]  # fmt: skip
 
 
