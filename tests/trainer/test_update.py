@@ -98,7 +98,7 @@ def test_a_damaged_trajectory_is_named(rolled):
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     gone = message.groups[1].samples[1]
     rolled.blobs.discard(gone.trajectory)
-    with pytest.raises(DamagedError, match="2 trajectories: blob .* is damaged") as raised:
+    with pytest.raises(DamagedError, match=r"2 trajectories: blob .* is damaged") as raised:
         load_batch(message, rolled.blobs, SHAPE, 5.0, False)
     first = message.groups[0].samples[0]
     assert raised.value.request_ids == (first.request_id, gone.request_id)
