@@ -3,6 +3,7 @@
 #   make demo [SEED=2] [ARGS="--no-exploration"]   the whole loop on this machine -> demo-out/
 #   make test [ARGS="-k control"]                  check, then all tests that need no GPU
 #   make check                                     format, lint, types, import contracts
+#   make chaos [SEED=2] [ARGS="--seconds 120"]     a run under fire; what was committed must stand
 #   make bench                                     every script in benchmarks/
 #   make test-gpu                                  tests that need a CUDA device
 #   make pretrain [SEED=0] [OUT=DIR]               the embedded model again, from nothing
@@ -21,7 +22,7 @@ NAMES := python3 python3.14 python3.13 python3.12 python3.11
 IS_NEW := -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 PYTHON ?= $(firstword $(foreach name,$(NAMES),$(shell $(name) $(IS_NEW) && echo $(name))))
 
-.PHONY: demo test check bench test-gpu pretrain setup clean
+.PHONY: demo test check chaos bench test-gpu pretrain setup clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -35,6 +36,9 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) $(ARGS)
 
 bench: $(STAMP)
 	@set -e; for script in benchmarks/[!_]*.py; do \

@@ -89,6 +89,10 @@ class WeightPeer:
         held = self._store.manifest(*key) == manifest
         if held or not message.current or key in self._fetches:
             return
+        for kind, version in list(self._fetches):
+            if kind == manifest.kind and version <= manifest.version - VERSIONS_KEPT:
+                # Nobody serves it any more.
+                self._fetches[kind, version].cancel()
         task = asyncio.create_task(self._fetch(manifest), name=f"fetch {key}")
         self._fetches[key] = task
         task.add_done_callback(lambda _: self._fetches.pop(key, None))

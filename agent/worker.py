@@ -87,6 +87,9 @@ class Worker:
                 raise SpotlightError(f"the agent sent an unexpected {type(message).__name__}")
 
     def _bind(self, message: w.Bind) -> None:
+        if not Path(message.path).exists():
+            # Newer versions came so fast that this one is evicted already.
+            return
         began = time.monotonic()
         tensors = read_adapter(Path(message.path))
         # Binding at once proves that the file fits; sampling switches between kept versions.

@@ -99,7 +99,13 @@ def enter_child(argv: Sequence[str]) -> socket.socket:
     return socket.socket(fileno=int(argv[1]))
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere no effect)."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere no effect).
+
+    Args:
+        parent: process id of who started this one; where it is gone already, this one ends now.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        sys.exit("the process that started this one is gone")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -65,6 +66,7 @@ class TrainerChild:
             "-m",
             "spotlightd.trainer.main",
             str(self._settings_file),
+            str(os.getpid()),
             stdin=asyncio.subprocess.DEVNULL,
         )
         return await self._process.wait()

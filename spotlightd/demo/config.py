@@ -48,6 +48,8 @@ optimizer_steps = 2
 heartbeat_s = 0.5
 suspect_s = 2.0
 lost_s = 4.0
+# A commit costs more than a hundredth of this small model's step, and is worth being seen.
+commit_every = 2
 
 [weights]
 # Small chunks, so that even this small adapter comes from several peers.

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import zmq
 import zmq.asyncio
 
+from spotlightd.errors import TryAgainError
 from spotlightd.fleet.auth import AGENTS_DOMAIN, ENROL_DOMAIN, AllowList, Authenticator, KeyPair
 from spotlightd.wire.codec import LINK, Buffer, WireError
 from spotlightd.wire.messages import Enrol, Enrolled, Message, Refused
@@ -143,6 +144,8 @@ class Link:
                 answer: Message = await enrol(key, message)
             except WireError as error:
                 answer = Refused("not_authorised", str(error)[:2000])
+            except TryAgainError as error:
+                answer = Refused("try_again", str(error)[:2000])
             except Exception:
                 logger.exception("cannot enrol a newcomer")
                 answer = Refused("try_again", "the daemon failed; see its log")

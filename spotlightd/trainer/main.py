@@ -1,4 +1,4 @@
-"""The trainer process: `python -m spotlightd.trainer.main SETTINGS_FILE`, started by the daemon."""
+"""The trainer process: `python -m spotlightd.trainer.main SETTINGS_FILE DAEMON_PID`."""
 
 import logging
 import os
@@ -70,11 +70,12 @@ def restore(settings: TrainerSettings, policy: Policy) -> int:
 
 def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
     logs.configure(logging.INFO)
     try:
-        if len(argv) != 2:
-            raise UsageError("usage: python -m spotlightd.trainer.main SETTINGS_FILE")
+        if len(argv) != 3 or not argv[2].isdigit():
+            raise UsageError("usage: python -m spotlightd.trainer.main SETTINGS_FILE DAEMON_PID")
+        # Loading takes seconds: a daemon killed meanwhile must not leave a second trainer behind.
+        die_with_parent(int(argv[2]))
         settings = read_settings(Path(argv[1]))
         policy = build_policy(settings)
         version = restore(settings, policy)
