@@ -8,11 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-FLOATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""Element types that the kernels take, and Triton's names for them."""
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -20,7 +20,7 @@ from torch import Tensor
 from triton_kernels import dispatch, noise
 from triton_kernels.denoise import reference
 from triton_kernels.denoise.reference import Stepped
-from triton_kernels.variants import FLOATS
+from triton_kernels.precision import FLOATS
 
 MAX_CHANNELS = 128
 

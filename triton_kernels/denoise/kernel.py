@@ -14,7 +14,8 @@ from torch import Tensor
 
 from triton_kernels.dispatch import interpreting, wrap_triton
 from triton_kernels.noise.kernel import normals_of, random_words
-from triton_kernels.variants import FLOATS, Variant
+from triton_kernels.precision import FLOATS
+from triton_kernels.variants import Variant
 
 FOLLOW, SAMPLE, JUDGE = 0, 1, 2
 CHANNEL_BLOCKS = (64, 128)
