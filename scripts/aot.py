@@ -25,7 +25,7 @@ from rich.table import Table
 
 from triton_kernels.variants import Variant
 
-OPS = ("noise", "denoise", "adaln", "qk_norm_rope")
+OPS = ("noise", "denoise", "adaln", "qk_norm_rope", "attention")
 TARGETS = ("sm_80", "sm_90", "sm_100")
 SHARED_KIB = {"sm_80": 163, "sm_90": 227, "sm_100": 227}
 """Shared memory that one program may take (CUDA C++ Programming Guide, compute capabilities)."""
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     chosen = [variant for variant in variants() if args.match in variant.name]
-    work = [(variant.name, target) for variant in chosen for target in args.targets]
+    work = [(v.name, target) for v in chosen for target in args.targets if target in v.targets]
     with ProcessPoolExecutor(args.jobs) as pool:
         usages = list(pool.map(compile_by_name, *zip(*work, strict=True), chunksize=4))
     print_table(usages, args.targets)

@@ -22,5 +22,7 @@ class Variant:
     """Values of the `tl.constexpr` parameters."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Compiler options, as passed at launch: `num_warps`, `num_stages`, `enable_fp_fusion`."""
+    targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100")
+    """GPUs on which the launcher may choose it."""
     spills_because: str = ""
     """Why spilled registers are accepted here; empty where they are not."""

@@ -7,7 +7,6 @@ do not notice. On a CPU the ops are plain torch, so rollouts and training take t
 from typing import Any
 
 import torch
-from diffusers.models.attention_dispatch import dispatch_attention_fn
 from diffusers.models.transformers.transformer_qwenimage import (
     QwenDoubleStreamAttnProcessor2_0,
     QwenImageTransformerBlock,
@@ -15,6 +14,7 @@ from diffusers.models.transformers.transformer_qwenimage import (
 from torch import Tensor
 
 from triton_kernels import adaln
+from triton_kernels.attention import attend
 from triton_kernels.qk_norm_rope import Tokens, qk_norm_rope
 
 Rotations = tuple[Tensor, Tensor]
@@ -70,16 +70,9 @@ class FusedAttention(QwenDoubleStreamAttnProcessor2_0):
             ),
             eps=attn.norm_q.eps,
         )
-        joint = dispatch_attention_fn(
-            query,
-            key,
-            torch.cat([text_v, image_v], dim=1),
-            attn_mask=_joint_mask(encoder_hidden_states_mask, hidden_states),
-            dropout_p=0.0,
-            is_causal=False,
-            backend=self._attention_backend,
-            parallel_config=self._parallel_config,
-        ).flatten(2, 3)
+        value = torch.cat([text_v, image_v], dim=1)
+        mask = _joint_mask(encoder_hidden_states_mask, hidden_states)
+        joint = attend(query, key, value, key_mask=mask).flatten(2, 3)
         text, image = joint.split([text_q.shape[1], image_q.shape[1]], dim=1)
         for layer in attn.to_out:
             image = layer(image)
@@ -143,11 +136,11 @@ def _feed_forward(
 
 
 def _joint_mask(text_mask: Tensor | None, image: Tensor) -> Tensor | None:
-    """Return bool [B, 1, 1, L_text + L_image]: which keys are attended to; None for all."""
+    """Return bool [B, L_text + L_image]: which keys are attended to; None for all."""
     if text_mask is None:
         return None
     image_mask = text_mask.new_ones(image.shape[:2])
-    return torch.cat([text_mask, image_mask], dim=1)[:, None, None]
+    return torch.cat([text_mask, image_mask], dim=1)
 
 
 def _within_fp16(hidden: Tensor) -> Tensor:
