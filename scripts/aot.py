@@ -25,7 +25,7 @@ from rich.table import Table
 
 from triton_kernels.variants import Variant
 
-OPS = ("noise", "denoise", "adaln", "qk_norm_rope", "attention")
+OPS = ("noise", "denoise", "adaln", "qk_norm_rope", "attention", "ulysses")
 TARGETS = ("sm_80", "sm_90", "sm_100")
 SHARED_KIB = {"sm_80": 163, "sm_90": 227, "sm_100": 227}
 """Shared memory that one program may take (CUDA C++ Programming Guide, compute capabilities)."""
