@@ -58,6 +58,26 @@ def test_no_op_moves_less_in_eager_torch(bench):
             assert figures.eager_bytes >= figures.bytes * 0.99, (op, shape.name)
 
 
+def test_the_documents_figures_are_the_models(bench):
+    named = {
+        "`denoise`": "denoise",
+        "`qk_norm_rope`": "qk_norm_rope",
+        "`adaln` modulate": "modulate",
+        "`adaln` gate_residual": "gate_residual",
+        "`adaln` gate_modulate": "gate_modulate",
+        "`ulysses` pack or unpack": "pack_heads",
+    }
+    text = (ROOT / "docs" / "kernels.md").read_text()
+    for title, op in named.items():
+        (line,) = [
+            row for row in text.splitlines() if row.startswith(f"| {title} |") and " / " in row
+        ]
+        for shape, cell in zip(bench.SHAPES, line.strip("| ").split(" | ")[1:], strict=True):
+            figures = bench.cost(op, shape)
+            written = [float(number.replace(",", "")) * 1e6 for number in cell.split(" / ")]
+            assert written == pytest.approx([figures.bytes, figures.eager_bytes], rel=0.06)
+
+
 def test_the_share_is_of_the_nearer_ceiling(bench):
     ceilings = bench.Ceilings(bytes_per_s=100.0, flops_per_s=1000.0)
     assert bench.ceiling_share(bench.Cost(50, 0, 0), 1.0, ceilings) == 0.5

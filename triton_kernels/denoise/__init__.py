@@ -22,7 +22,8 @@ from triton_kernels.denoise import reference
 from triton_kernels.denoise.reference import Stepped
 from triton_kernels.precision import FLOATS
 
-MAX_CHANNELS = 128
+MAX_CHANNELS = 64
+"""A packed token of 16 latent channels and 2 x 2 patches."""
 
 
 class NoiseKey(NamedTuple):

@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from triton_kernels.denoise import MAX_CHANNELS
 from triton_kernels.dispatch import interpreting, wrap_triton
 from triton_kernels.noise.kernel import normals_of, random_words
 from triton_kernels.precision import FLOATS
 from triton_kernels.variants import Variant
 
 FOLLOW, SAMPLE, JUDGE = 0, 1, 2
-CHANNEL_BLOCKS = (64, 128)
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 
 
@@ -85,9 +85,8 @@ def step_kernel(
         tl.store(squares_ptr + sample.to(tl.int64) * tokens + row, total, mask=row < tokens)
 
 
-def _configuration(mode: int, channels: int) -> dict[str, Any]:
-    block = next(size for size in CHANNEL_BLOCKS if channels <= size)
-    return {"MODE": mode, "D": block, "L": token_block()}
+def _configuration(mode: int) -> dict[str, Any]:
+    return {"MODE": mode, "D": MAX_CHANNELS, "L": token_block()}
 
 
 def _grid(latents: Tensor) -> tuple[int, int]:
@@ -104,7 +103,7 @@ def sample(
     squares = latents.new_empty(latents.shape[:2])
     wrap_triton(step_kernel)[_grid(latents)](
         reached, mean, squares, latents, velocity, coefficients.contiguous(), keys, stream, start,
-        latents.shape[1], latents.shape[2], **_configuration(SAMPLE, latents.shape[2]), **OPTIONS,
+        latents.shape[1], latents.shape[2], **_configuration(SAMPLE), **OPTIONS,
     )  # fmt: skip
     return reached, mean, squares
 
@@ -116,7 +115,7 @@ def follow(latents: Tensor, velocity: Tensor, coefficients: Tensor) -> Tensor:
     # What a mode neither reads nor writes is given any pointer of the right type.
     wrap_triton(step_kernel)[_grid(latents)](
         mean, mean, mean, latents, velocity, coefficients.contiguous(), None, 0, 0,
-        latents.shape[1], latents.shape[2], **_configuration(FOLLOW, latents.shape[2]), **OPTIONS,
+        latents.shape[1], latents.shape[2], **_configuration(FOLLOW), **OPTIONS,
     )  # fmt: skip
     return mean
 
@@ -131,7 +130,7 @@ def judge(
     wrap_triton(step_kernel)[_grid(latents)](
         next_latents.contiguous(), mean, squares, latents, velocity, coefficients.contiguous(),
         None, 0, 0, latents.shape[1], latents.shape[2],
-        **_configuration(JUDGE, latents.shape[2]), **OPTIONS,
+        **_configuration(JUDGE), **OPTIONS,
     )  # fmt: skip
     return mean, squares
 
@@ -164,13 +163,12 @@ def _types(velocity: str) -> dict[str, str]:
 
 VARIANTS = [
     Variant(
-        name=f"denoise {name} {channels} channels {dtype}",
+        name=f"denoise {name} {dtype}",
         kernel=step_kernel,
         types=_types(dtype),
-        constants=_configuration(mode, channels) | ({} if mode == SAMPLE else {"keys_ptr": None}),
+        constants=_configuration(mode) | ({} if mode == SAMPLE else {"keys_ptr": None}),
         options=OPTIONS,
     )
     for mode, name in ((FOLLOW, "follow"), (SAMPLE, "sample"), (JUDGE, "judge"))
-    for channels in CHANNEL_BLOCKS
     for dtype in FLOATS.values()
 ]
