@@ -14,6 +14,7 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -44,12 +45,18 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 _reported: set[tuple[str, str]] = set()
 
 
-def use_kernel(op: str, device: torch.device, obstacle: str | None = None) -> bool:
+def use_kernel(
+    op: str,
+    device: torch.device,
+    find_obstacle: Callable[..., str | None] | None = None,
+    *inputs: Any,
+) -> bool:
     """Whether `op` runs as a kernel on tensors of `device`.
 
     Args:
         op: its name, for the log.
-        obstacle: why the kernel cannot take these inputs; None where it can.
+        find_obstacle: tells, given `inputs`, why the kernel cannot take them; None where it can.
+            Only called where a kernel is in question: on a CPU, small ops feel every microsecond.
 
     Raises:
         ValueError: a kernel is forced and cannot run.
@@ -60,6 +67,7 @@ def use_kernel(op: str, device: torch.device, obstacle: str | None = None) -> bo
         raise ValueError(f"{VARIABLE}=triton, but {op} was given tensors on {device}")
     if MODE == "interpret" and device.type != "cpu":
         raise ValueError(f"{VARIABLE}=interpret, but {op} was given tensors on {device}")
+    obstacle = find_obstacle(*inputs) if find_obstacle is not None else None
     if obstacle is None and not HAS_TRITON:
         obstacle = "triton is not installed"
     if obstacle is None:

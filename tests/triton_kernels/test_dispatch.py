@@ -19,6 +19,14 @@ def _fresh(monkeypatch):
     monkeypatch.setattr(dispatch, "HAS_TRITON", True)
 
 
+def say(obstacle):
+    return obstacle
+
+
+def fail_if_asked():
+    raise AssertionError("no kernel is in question: nothing should look for an obstacle")
+
+
 def in_mode(monkeypatch, mode):
     monkeypatch.setattr(dispatch, "MODE", mode)
 
@@ -49,9 +57,9 @@ def test_a_force_that_the_device_cannot_follow_is_an_error(monkeypatch, mode, de
 def test_a_fallback_is_logged_once_for_each_op_and_reason(caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert not dispatch.use_kernel("adaln", CUDA, "8192 channels")
-        assert not dispatch.use_kernel("adaln", CUDA, "mixed dtypes")
-        assert not dispatch.use_kernel("noise", CPU, "8192 channels")
+            assert not dispatch.use_kernel("adaln", CUDA, say, "8192 channels")
+        assert not dispatch.use_kernel("adaln", CUDA, say, "mixed dtypes")
+        assert not dispatch.use_kernel("noise", CPU, fail_if_asked)
     assert caplog.messages == [
         "adaln runs as plain torch: 8192 channels",
         "adaln runs as plain torch: mixed dtypes",
@@ -67,7 +75,7 @@ def test_without_triton_the_reference_stands_in_and_says_so(monkeypatch, caplog)
 def test_a_forced_kernel_that_cannot_run_is_an_error_with_the_reason(monkeypatch):
     in_mode(monkeypatch, "triton")
     with pytest.raises(ValueError, match="the kernel of adaln cannot run: 8192 channels"):
-        dispatch.use_kernel("adaln", CUDA, "8192 channels")
+        dispatch.use_kernel("adaln", CUDA, say, "8192 channels")
 
 
 def imported(code, **environ):

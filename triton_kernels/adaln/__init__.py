@@ -33,7 +33,7 @@ def modulate(
         ValueError: shapes do not fit, or the norm is unknown.
     """
     _check(x, norm, scale=scale, shift=shift)
-    if dispatch.use_kernel("adaln", x.device, _obstacle(x, scale, shift)):
+    if dispatch.use_kernel("adaln", x.device, _obstacle, x, scale, shift):
         from triton_kernels.adaln import ops
 
         return ops.modulate(x, scale, shift, norm == "layer", eps)
@@ -48,7 +48,7 @@ def gate_residual(residual: Tensor, branch: Tensor, gate: Tensor) -> Tensor:
         gate: [B, C].
     """
     _check(residual, "layer", gate=gate, branch=branch)
-    if dispatch.use_kernel("adaln", residual.device, _obstacle(residual, branch, gate)):
+    if dispatch.use_kernel("adaln", residual.device, _obstacle, residual, branch, gate):
         from triton_kernels.adaln import ops
 
         return ops.gate_residual(residual, branch, gate)
@@ -67,8 +67,8 @@ def gate_modulate(
 ) -> tuple[Tensor, Tensor]:
     """Return (hidden, modulated): `gate_residual`, then `modulate` of what it gave."""
     _check(residual, norm, gate=gate, branch=branch, scale=scale, shift=shift)
-    obstacle = _obstacle(residual, branch, gate, scale, shift)
-    if dispatch.use_kernel("adaln", residual.device, obstacle):
+    given = (residual, branch, gate, scale, shift)
+    if dispatch.use_kernel("adaln", residual.device, _obstacle, *given):
         from triton_kernels.adaln import ops
 
         return ops.gate_modulate(residual, branch, gate, scale, shift, norm == "layer", eps)

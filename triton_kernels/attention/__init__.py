@@ -68,7 +68,7 @@ def attend_chunk(
     if carried is not None:
         _check_carried(query, carried)
     scale = 1 / math.sqrt(query.shape[3])
-    if dispatch.use_kernel("attention", query.device, _obstacle(query, key, value)):
+    if dispatch.use_kernel("attention", query.device, _obstacle, query, key, value):
         from triton_kernels.attention import kernel
 
         previous = (None, None) if carried is None else carried

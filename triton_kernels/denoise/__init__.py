@@ -50,15 +50,12 @@ def sample(latents: Tensor, velocity: Tensor, coefficients: Tensor, key: NoiseKe
         ValueError: shapes, dtypes or the key do not fit.
     """
     _check(latents, velocity, coefficients)
-    batch, _, channels = latents.shape
+    batch = latents.shape[0]
     if len(key.seeds) != batch or len(key.step_indices) != batch:
         raise ValueError(
             f"{batch} samples, but {len(key.seeds)} seeds and {len(key.step_indices)} step indices"
         )
-    obstacle = _obstacle(latents)
-    if obstacle is None and (key.start % 4 or channels % 4):
-        obstacle = f"shards of {channels} channels from {key.start} split blocks of four normals"
-    if dispatch.use_kernel("denoise", latents.device, obstacle):
+    if dispatch.use_kernel("denoise", latents.device, _obstacle, latents, key.start):
         from triton_kernels.denoise import kernel
 
         words = [
@@ -77,7 +74,7 @@ def sample(latents: Tensor, velocity: Tensor, coefficients: Tensor, key: NoiseKe
 def follow(latents: Tensor, velocity: Tensor, coefficients: Tensor) -> Tensor:
     """Take an ODE step: return the mean, fp32 [B, L, D]. Arguments as in `sample`."""
     _check(latents, velocity, coefficients)
-    if dispatch.use_kernel("denoise", latents.device, _obstacle(latents)):
+    if dispatch.use_kernel("denoise", latents.device, _obstacle, latents):
         from triton_kernels.denoise import kernel
 
         return kernel.follow(latents, velocity, coefficients)
@@ -95,7 +92,7 @@ def judge(latents: Tensor, velocity: Tensor, coefficients: Tensor, next_latents:
         raise ValueError(
             f"next latents {tuple(next_latents.shape)} and latents {tuple(latents.shape)} differ"
         )
-    if dispatch.use_kernel("denoise", latents.device, _obstacle(latents)):
+    if dispatch.use_kernel("denoise", latents.device, _obstacle, latents):
         from triton_kernels.denoise import kernel
 
         mean, squares = kernel.judge(latents, velocity, coefficients, next_latents)
@@ -130,8 +127,11 @@ def _check(latents: Tensor, velocity: Tensor, coefficients: Tensor) -> None:
         )
 
 
-def _obstacle(latents: Tensor) -> str | None:
+def _obstacle(latents: Tensor, start: int | None = None) -> str | None:
+    """`start`: element that noise is drawn from; None where none is drawn."""
     channels = latents.shape[2]
     if channels > MAX_CHANNELS:
         return f"{channels} latent channels, at most {MAX_CHANNELS} fit a row"
+    if start is not None and (start % 4 or channels % 4):
+        return f"shards of {channels} channels from {start} split blocks of four normals"
     return None

@@ -33,7 +33,7 @@ def qk_norm_rope(
     streams = [image] if text is None else [text, image]
     for stream in streams:
         _check(stream, image)
-    if dispatch.use_kernel("qk_norm_rope", image.query.device, _obstacle(streams)):
+    if dispatch.use_kernel("qk_norm_rope", image.query.device, _obstacle, streams):
         from triton_kernels.qk_norm_rope import kernel
 
         flat = [*image] if text is None else [*image, *text]

@@ -35,10 +35,7 @@ def pack_heads(tensors: Sequence[Tensor], degree: int) -> Tensor:
         raise ValueError(f"tensors differ: {[(tuple(t.shape), t.dtype) for t in tensors]}")
     if first.dim() != 4 or degree < 1 or first.shape[2] % degree:
         raise ValueError(f"[B, L, H, E] is {tuple(first.shape)}: {degree} ranks must divide H")
-    obstacle = _obstacle(first.shape[3], *tensors)
-    if obstacle is None and len(tensors) > MAX_KINDS:
-        obstacle = f"{len(tensors)} tensors, at most {MAX_KINDS} go into one buffer"
-    if dispatch.use_kernel("ulysses", first.device, obstacle):
+    if dispatch.use_kernel("ulysses", first.device, _obstacle, first.shape[3], *tensors):
         from triton_kernels.ulysses import kernel
 
         return kernel.pack_heads(list(tensors), degree)
@@ -59,7 +56,7 @@ def unpack_tokens(
     if received.shape != (wanted,):
         raise ValueError(f"received {tuple(received.shape)}, expected ({wanted},) for {counts}")
     shape = (kinds, batch, heads, size)
-    if dispatch.use_kernel("ulysses", received.device, _obstacle(size, received)):
+    if dispatch.use_kernel("ulysses", received.device, _obstacle, size, received):
         from triton_kernels.ulysses import kernel
 
         return kernel.unpack_tokens(received, _starts(tuple(counts), received.device), *shape)
@@ -70,7 +67,7 @@ def pack_tokens(joined: Tensor, counts: Sequence[int]) -> Tensor:
     """Return [sum over ranks of B L_rank (H / P) E], rank after rank, from [B, T, H / P, E]."""
     if joined.dim() != 4 or joined.shape[1] != sum(counts):
         raise ValueError(f"[B, T, H, E] is {tuple(joined.shape)}, expected {sum(counts)} tokens")
-    if dispatch.use_kernel("ulysses", joined.device, _obstacle(joined.shape[3], joined)):
+    if dispatch.use_kernel("ulysses", joined.device, _obstacle, joined.shape[3], joined):
         from triton_kernels.ulysses import kernel
 
         return kernel.pack_tokens(joined, _starts(tuple(counts), joined.device))
@@ -81,7 +78,7 @@ def unpack_heads(received: Tensor) -> Tensor:
     """Return [B, L, H, E] from [P, B, L, H / P, E], the heads that each rank computed."""
     if received.dim() != 5:
         raise ValueError(f"expected [P, B, L, H / P, E], not {tuple(received.shape)}")
-    if dispatch.use_kernel("ulysses", received.device, _obstacle(received.shape[4], received)):
+    if dispatch.use_kernel("ulysses", received.device, _obstacle, received.shape[4], received):
         from triton_kernels.ulysses import kernel
 
         return kernel.unpack_heads(received)
@@ -95,6 +92,8 @@ def _starts(counts: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _obstacle(size: int, *tensors: Tensor) -> str | None:
+    if len(tensors) > MAX_KINDS:
+        return f"{len(tensors)} tensors, at most {MAX_KINDS} go into one buffer"
     if size * tensors[0].element_size() % 4:
         return f"heads of {size} {tensors[0].dtype} are no whole number of four-byte words"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):

@@ -25,6 +25,7 @@ def use_fused_ops(transformer: Any) -> None:
     for block in transformer.transformer_blocks:
         block.__class__ = FusedBlock
         block.attn.set_processor(FusedAttention())
+        block.is_last = block is transformer.transformer_blocks[-1]
 
 
 class FusedAttention(QwenDoubleStreamAttnProcessor2_0):
@@ -56,11 +57,11 @@ class FusedAttention(QwenDoubleStreamAttnProcessor2_0):
             (None, None) if image_rotary_emb is None else map(torch.view_as_real, image_rotary_emb)
         )
         image_q, image_k, image_v = (
-            layer(hidden_states).unflatten(-1, (-1, size))
+            layer(hidden_states).view(*hidden_states.shape[:2], -1, size)
             for layer in (attn.to_q, attn.to_k, attn.to_v)
         )
         text_q, text_k, text_v = (
-            layer(encoder_hidden_states).unflatten(-1, (-1, size))
+            layer(encoder_hidden_states).view(*encoder_hidden_states.shape[:2], -1, size)
             for layer in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
         )
         query, key = qk_norm_rope(
@@ -73,7 +74,10 @@ class FusedAttention(QwenDoubleStreamAttnProcessor2_0):
         value = torch.cat([text_v, image_v], dim=1)
         mask = _joint_mask(encoder_hidden_states_mask, hidden_states)
         joint = attend(query, key, value, key_mask=mask).flatten(2, 3)
-        text, image = joint.split([text_q.shape[1], image_q.shape[1]], dim=1)
+        # A linear layer of a view would be one product a sample.
+        text, image = (
+            part.contiguous() for part in joint.split([text_q.shape[1], image_q.shape[1]], dim=1)
+        )
         for layer in attn.to_out:
             image = layer(image)
         return image, attn.to_add_out(text)
@@ -82,8 +86,11 @@ class FusedAttention(QwenDoubleStreamAttnProcessor2_0):
 class FusedBlock(QwenImageTransformerBlock):
     """A block whose norms, modulations, gates and residuals are three ops a stream.
 
+    Nobody reads the text after the last block, so its feed-forward is left out there.
     Blocks with a second set of modulations (`zero_cond_t`, for editing) go the parent's way.
     """
+
+    is_last: bool
 
     def forward(
         self,
@@ -119,7 +126,8 @@ class FusedBlock(QwenImageTransformerBlock):
             **(joint_attention_kwargs or {}),
         )
         image = _feed_forward(image, image_attended, image_mod, self.img_mlp, self.img_norm2.eps)
-        text = _feed_forward(text, text_attended, text_mod, self.txt_mlp, self.txt_norm2.eps)
+        if not self.is_last:
+            text = _feed_forward(text, text_attended, text_mod, self.txt_mlp, self.txt_norm2.eps)
         return _within_fp16(text), _within_fp16(image)
 
 
