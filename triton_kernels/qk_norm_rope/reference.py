@@ -38,7 +38,7 @@ def _one(x: Tensor, weight: Tensor, rotation: Tensor | None, eps: float) -> Tens
     wide = widen(x)
     normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps) * widen(weight)
     if rotation is not None:
-        turned = torch.view_as_complex(normed.view(*normed.shape[:-1], -1, 2))
+        turned = torch.view_as_complex(normed.view(*normed.shape[:-1], x.shape[-1] // 2, 2))
         by = torch.view_as_complex(rotation.to(normed.dtype))[:, None]
         normed = torch.view_as_real(turned * by).flatten(-2)
     return normed.to(x.dtype)

@@ -57,11 +57,11 @@ class FusedAttention(QwenDoubleStreamAttnProcessor2_0):
             (None, None) if image_rotary_emb is None else map(torch.view_as_real, image_rotary_emb)
         )
         image_q, image_k, image_v = (
-            layer(hidden_states).view(*hidden_states.shape[:2], -1, size)
+            layer(hidden_states).view(*hidden_states.shape[:2], attn.heads, size)
             for layer in (attn.to_q, attn.to_k, attn.to_v)
         )
         text_q, text_k, text_v = (
-            layer(encoder_hidden_states).view(*encoder_hidden_states.shape[:2], -1, size)
+            layer(encoder_hidden_states).view(*encoder_hidden_states.shape[:2], attn.heads, size)
             for layer in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
         )
         query, key = qk_norm_rope(
