@@ -1,10 +1,11 @@
 # Two commands for a newcomer: `make demo` and `make test`. Each sets up .venv first.
 #
 #   make demo [SEED=2] [ARGS="--no-exploration"]   the whole loop on this machine -> demo-out/
-#   make test [ARGS="-k control"]                  check, then all tests that need no GPU
+#   make test [ARGS="-k control"]                  check, aot, then all tests that need no GPU
 #   make check                                     format, lint, types, import contracts
 #   make chaos [SEED=2] [ARGS="--seconds 120"]     a run under fire; what was committed must stand
-#   make bench                                     every script in benchmarks/
+#   make aot [ARGS="--match adaln"]                compile every kernel for three GPUs, without one
+#   make bench                                     every script in benchmarks/; 69 means no GPU
 #   make test-gpu                                  tests that need a CUDA device
 #   make pretrain [SEED=0] [OUT=DIR]               the embedded model again, from nothing
 #   make clean                                     remove what make has made, .venv too
@@ -22,13 +23,14 @@ NAMES := python3 python3.14 python3.13 python3.12 python3.11
 IS_NEW := -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 PYTHON ?= $(firstword $(foreach name,$(NAMES),$(shell $(name) $(IS_NEW) && echo $(name))))
 
-.PHONY: demo test check chaos bench test-gpu pretrain setup clean
+.PHONY: demo test check chaos aot bench test-gpu pretrain setup clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
 	$(BIN)/python -m spotlightd.demo --seed $(or $(SEED),1) --out demo-out $(ARGS)
 
 test: check
+	$(BIN)/python scripts/aot.py
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(STAMP)
@@ -40,9 +42,12 @@ check: $(STAMP)
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) $(ARGS)
 
+aot: $(STAMP)
+	$(BIN)/python scripts/aot.py $(ARGS)
+
 bench: $(STAMP)
 	@set -e; for script in benchmarks/[!_]*.py; do \
-		echo "== $$script"; $(BIN)/python $$script $(ARGS); \
+		echo "== $$script"; $(BIN)/python $$script $(ARGS) || test $$? -eq 69; \
 	done
 
 test-gpu: $(STAMP)

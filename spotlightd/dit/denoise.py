@@ -5,12 +5,15 @@ v velocity (noise minus data); eta noise level; z standard normal noise. Everyth
 """
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, assert_never
 
 import torch
 from torch import Tensor
 
 from spotlightd.wire.sampling import SdeForm
+from triton_kernels import denoise
+from triton_kernels.denoise import NoiseKey
 
 Form = SdeForm | Literal["ode"]
 
@@ -26,9 +29,12 @@ class DenoiseOutput(NamedTuple):
     """[B], mean over latent elements; None for an ODE step, which has no density."""
 
 
-class _Step(NamedTuple):
-    mean: Tensor
-    scale: Tensor
+class Coefficients(NamedTuple):
+    """A step of one sample: mean = a x + b v, and scale times the noise is added to it."""
+
+    a: float
+    b: float
+    scale: float
 
 
 def denoise_step(
@@ -40,6 +46,7 @@ def denoise_step(
     noise_level: float,
     second_sigma: float,
     *,
+    noise: NoiseKey | None = None,
     noise_BLD: Tensor | None = None,
     next_latents_BLD: Tensor | None = None,
 ) -> DenoiseOutput:
@@ -51,79 +58,118 @@ def denoise_step(
     Args:
         form: `ode`, or an SDE form.
         latents_BLD, velocity_BLD: state and model output; any dtype, computed in fp32.
-        sigma_B, sigma_next_B: noise levels of each element now and after the step.
+        sigma_B, sigma_next_B: noise levels of each element now and after the step. On the CPU:
+            their values are needed there, and fetching them would stop the device's queue.
         noise_level: eta.
         second_sigma: the schedule's second sigma; replaces sigma in flow_sde's denominator
             where sigma is 1.
-        noise_BLD: z, to sample a stochastic step.
+        noise: key of z, to sample a stochastic step in one pass.
+        noise_BLD: z itself, in its place.
         next_latents_BLD: latents that a rollout reached, to get their log-prob under this
-            velocity instead of sampling.
+            velocity instead of sampling. Differentiable in the velocity.
 
     Raises:
-        ValueError: a stochastic step was given neither or both of noise and next latents, or
-            only some of its elements have noise.
+        ValueError: a stochastic step was given none or several of the last three, or only some
+            of its elements have noise.
     """
-    x, v = latents_BLD.float(), velocity_BLD.float()
-    s, s_next = (sigma.float().view(-1, 1, 1) for sigma in (sigma_B, sigma_next_B))
-    dt = s_next - s
-    if form == "ode" or noise_level == 0 or not bool((s_next > 0).any()):
-        mean = x + v * dt
-        return DenoiseOutput(mean, mean, torch.zeros_like(s), None)
-    if (noise_BLD is None) == (next_latents_BLD is None):
-        raise ValueError("a stochastic step takes either noise or next latents")
-    step = _FORMS[form](x, v, s, s_next, dt, noise_level, second_sigma)
-    if bool(((step.scale <= 0) | (s_next <= 0)).any()):
+    sigmas, after = sigma_B.tolist(), sigma_next_B.tolist()
+    x = latents_BLD.float()
+    if form == "ode" or noise_level == 0 or not any(s_next > 0 for s_next in after):
+        table = _table([ode(*pair) for pair in zip(sigmas, after, strict=True)], x.device)
+        mean = denoise.follow(x, velocity_BLD, table)
+        return DenoiseOutput(mean, mean, table[:, 2, None, None], None)
+    given = [value for value in (noise, noise_BLD, next_latents_BLD) if value is not None]
+    if len(given) != 1:
         raise ValueError(
-            f"{form} has no noise for all of sigma {s.flatten().tolist()} -> "
-            f"{s_next.flatten().tolist()}: step those elements apart, as ODE"
+            "a stochastic step takes either noise or next latents: one of `noise`, `noise_BLD` "
+            "and `next_latents_BLD`"
         )
-    if noise_BLD is not None:
-        next_latents = step.mean + step.scale * noise_BLD
+    steps = [
+        coefficients(form, *pair, noise_level, second_sigma)
+        for pair in zip(sigmas, after, strict=True)
+    ]
+    if any(step.scale <= 0 for step in steps):
+        raise ValueError(
+            f"{form} has no noise for all of sigma {sigmas} -> {after}: step those elements "
+            f"apart, as ODE"
+        )
+    table = _table(steps, x.device)
+    scale = table[:, 2, None, None]
+    if noise is not None:
+        step = denoise.sample(x, velocity_BLD, table, noise)
     else:
+        if noise_BLD is not None:
+            mean = denoise.follow(x, velocity_BLD, table)
+            next_latents_BLD = mean + scale * noise_BLD
         assert next_latents_BLD is not None
-        next_latents = next_latents_BLD.float()
-    log_prob = _log_prob(form, next_latents.detach(), step)
-    return DenoiseOutput(next_latents, step.mean, step.scale, log_prob)
+        step = denoise.judge(x, velocity_BLD, table, next_latents_BLD.float().detach())
+    log_prob = log_prob_of(form, step.squares, scale, x.shape[2])
+    return DenoiseOutput(step.next_latents, step.mean, scale, log_prob)
 
 
-def _flow_sde(
-    x: Tensor, v: Tensor, s: Tensor, s_next: Tensor, dt: Tensor, eta: float, second_sigma: float
-) -> _Step:
-    """Flow-GRPO (arXiv 2505.05470)."""
-    denominator = 1 - torch.where(s >= 1, torch.full_like(s, second_sigma), s)
-    std = torch.sqrt(s / denominator) * eta
-    mean = x * (1 + std**2 / (2 * s) * dt) + v * (1 + std**2 * (1 - s) / (2 * s)) * dt
-    return _Step(mean, std * torch.sqrt(-dt))
+def log_prob_of(form: SdeForm, squares_BL: Tensor, scale_B11: Tensor, channels: int) -> Tensor:
+    """Return log-probs [B] from each token's sum of (x' - mean)^2.
 
-
-def _flow_cps(
-    x: Tensor, v: Tensor, s: Tensor, s_next: Tensor, dt: Tensor, eta: float, second_sigma: float
-) -> _Step:
-    """Coefficients-preserving sampling: after the step the noise variance is exactly s'^2."""
-    std = s_next * math.sin(eta * math.pi / 2)
-    data = x - s * v
-    noise = x + (1 - s) * v
-    mean = (1 - s_next) * data + torch.sqrt(s_next**2 - std**2) * noise
-    return _Step(mean, std)
-
-
-def _dance_sde(
-    x: Tensor, v: Tensor, s: Tensor, s_next: Tensor, dt: Tensor, eta: float, second_sigma: float
-) -> _Step:
-    """DanceGRPO: constant noise level, drift corrected by the score."""
-    data = x - s * v
-    score = -(x - (1 - s) * data) / s**2
-    mean = x + v * dt - 0.5 * eta**2 * score * dt
-    return _Step(mean, eta * torch.sqrt(-dt))
-
-
-_FORMS = {"flow_sde": _flow_sde, "flow_cps": _flow_cps, "dance_sde": _dance_sde}
-
-
-def _log_prob(form: Form, next_latents: Tensor, step: _Step) -> Tensor:
-    """Mean over elements, not a sum: clip ranges are stated for the mean (NUMERICS: loss)."""
-    squared = (next_latents - step.mean) ** 2
+    Mean over elements, not a sum: clip ranges are stated for the mean (NUMERICS: loss). Ranks that
+    hold parts of the tokens gather `squares_BL` first: a sum of partial sums would depend on how
+    many they are.
+    """
+    squared = squares_BL.sum(dim=1) / (squares_BL.shape[1] * channels)
     if form == "flow_cps":
-        return -squared.mean(dim=(1, 2))
-    density = -squared / (2 * step.scale**2) - torch.log(step.scale) - 0.5 * math.log(2 * math.pi)
-    return density.mean(dim=(1, 2))
+        return -squared
+    scale = scale_B11.flatten()
+    return -squared / (2 * scale**2) - torch.log(scale) - 0.5 * math.log(2 * math.pi)
+
+
+def ode(s: float, s_next: float) -> Coefficients:
+    return Coefficients(1.0, s_next - s, 0.0)
+
+
+def coefficients(
+    form: SdeForm, s: float, s_next: float, eta: float, second_sigma: float
+) -> Coefficients:
+    """Return the numbers of a stochastic step; scale is 0 where it has no noise."""
+    match form:
+        case "flow_sde":
+            return _flow_sde(s, s_next, eta, second_sigma)
+        case "flow_cps":
+            return _flow_cps(s, s_next, eta)
+        case "dance_sde":
+            return _dance_sde(s, s_next, eta)
+    assert_never(form)
+
+
+def _flow_sde(s: float, s_next: float, eta: float, second_sigma: float) -> Coefficients:
+    """Flow-GRPO (arXiv 2505.05470)."""
+    dt = s_next - s
+    variance = eta**2 * s / (1 - (second_sigma if s >= 1 else s))
+    a = 1 + variance * dt / (2 * s)
+    b = (1 + variance * (1 - s) / (2 * s)) * dt
+    return Coefficients(a, b, math.sqrt(variance * -dt) if s_next > 0 else 0.0)
+
+
+def _flow_cps(s: float, s_next: float, eta: float) -> Coefficients:
+    """Coefficients-preserving sampling: after the step the noise variance is exactly s'^2.
+
+    With data x - s v and noise x + (1 - s) v: mean = (1 - s') data + s' cos(eta pi / 2) noise.
+    """
+    kept = s_next * abs(math.cos(eta * math.pi / 2))
+    a = (1 - s_next) + kept
+    b = kept * (1 - s) - (1 - s_next) * s
+    return Coefficients(a, b, s_next * math.sin(eta * math.pi / 2))
+
+
+def _dance_sde(s: float, s_next: float, eta: float) -> Coefficients:
+    """DanceGRPO: constant noise level, drift corrected by the score.
+
+    The score -(x - (1 - s) data) / s^2 with data x - s v is -(x + (1 - s) v) / s.
+    """
+    dt = s_next - s
+    drift = eta**2 * dt / (2 * s)
+    a, b = 1 + drift, dt + drift * (1 - s)
+    return Coefficients(a, b, eta * math.sqrt(-dt) if s_next > 0 else 0.0)
+
+
+def _table(steps: Sequence[Coefficients], device: torch.device) -> Tensor:
+    """Return fp32 [B, 3]; computed in float64 and rounded once."""
+    return torch.tensor(steps, dtype=torch.float32).to(device, non_blocking=True)

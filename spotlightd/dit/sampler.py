@@ -18,6 +18,7 @@ from spotlightd.dit.trajectory import Trajectory, decode_trajectory, stochastic_
 from spotlightd.errors import InputError
 from spotlightd.wire.codec import Buffer
 from spotlightd.wire.sampling import Request, SamplerSettings
+from triton_kernels.denoise import NoiseKey
 
 PROMPT_CACHE = 4096
 
@@ -57,8 +58,8 @@ class Sampler:
         settings = trajectories[0].request.sampler
         prompts = self.prompt_embeds([t.request.prompt for t in trajectories])
         latents = torch.stack([t.latents_LD for t in trajectories])
-        sigma, sigma_next = sigmas_at(trajectories, self.model.device)
-        velocity = self.model.velocity(latents, sigma, prompts, settings)
+        sigma, sigma_next = sigmas_at(trajectories)
+        velocity = self.model.velocity(latents, sigma.to(self.model.device), prompts, settings)
         for rows, stochastic in _by_mode(trajectories):
             chosen = [trajectories[row] for row in rows]
             self._step(chosen, stochastic, latents[rows], velocity[rows], sigma[rows],
@@ -77,7 +78,10 @@ class Sampler:
         sigma_next: Tensor,
     ) -> None:
         settings = trajectories[0].request.sampler
-        noise = self._noise(trajectories) if stochastic else None
+        noise = None
+        if stochastic:
+            seeds = [t.request.seed for t in trajectories]
+            noise = NoiseKey(seeds, [t.step_index for t in trajectories], Stream.SDE)
         out = denoise_step(
             settings.sde_form if stochastic else "ode",
             latents,
@@ -86,7 +90,7 @@ class Sampler:
             sigma_next,
             settings.noise_level,
             settings.sigmas[1],
-            noise_BLD=noise,
+            noise=noise,
         )
         for row, trajectory in enumerate(trajectories):
             if out.log_prob is not None:
@@ -95,17 +99,6 @@ class Sampler:
                 trajectory.window_log_probs.append(float(out.log_prob[row]))
             trajectory.latents_LD = out.next_latents[row]
             trajectory.step_index += 1
-
-    def _noise(self, trajectories: Sequence[Trajectory]) -> Tensor:
-        shape = tuple(trajectories[0].latents_LD.shape)
-        return torch.stack(
-            [
-                standard_normal(
-                    t.request.seed, t.step_index, Stream.SDE, shape, device=self.model.device
-                )
-                for t in trajectories
-            ]
-        )
 
     def decode(self, trajectories: Sequence[Trajectory]) -> list[np.ndarray]:
         """Return the images of finished trajectories, each uint8 [height, width, channels]."""
@@ -126,10 +119,10 @@ class Sampler:
         return self._prompts[prompt]
 
 
-def sigmas_at(trajectories: Sequence[Trajectory], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return sigma now and after the next step of each trajectory, fp32 [B]."""
+def sigmas_at(trajectories: Sequence[Trajectory]) -> tuple[Tensor, Tensor]:
+    """Return sigma now and after the next step of each trajectory, fp32 [B] on the CPU."""
     pairs = [t.request.sampler.sigmas[t.step_index : t.step_index + 2] for t in trajectories]
-    table = torch.tensor(pairs, dtype=torch.float32, device=device)
+    table = torch.tensor(pairs, dtype=torch.float32)
     return table[:, 0], table[:, 1]
 
 

@@ -118,15 +118,15 @@ class Policy:
         settings = batch.settings
         device = self.model.device
         latents = batch.latents_NWLD[rows, positions].to(device)
-        sigma = batch.sigma_NW[rows, positions].to(device)
+        sigma = batch.sigma_NW[rows, positions]
         prompts = self._prompts.prompt_embeds([batch.prompts[row] for row in rows.tolist()])
-        velocity = self.model.velocity(latents, sigma, prompts, settings)
+        velocity = self.model.velocity(latents, sigma.to(device), prompts, settings)
         return denoise_step(
             settings.sde_form,
             latents,
             velocity,
             sigma,
-            batch.sigma_next_NW[rows, positions].to(device),
+            batch.sigma_next_NW[rows, positions],
             settings.noise_level,
             settings.sigmas[1],
             next_latents_BLD=batch.next_latents_NWLD[rows, positions].to(device),

@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from spotlightd.dit.denoise import denoise_step
+from spotlightd.dit.noise import Stream, standard_normal
+from triton_kernels.denoise import NoiseKey
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "flow_grpo_numerics.json").read_text())["sde_steps"]
@@ -53,6 +55,37 @@ def test_judging_a_taken_step_gives_the_same_log_prob(case, tensors):
     judged = denoise_step(**given, next_latents_BLD=sampled.next_latents)
     assert torch.equal(judged.log_prob, sampled.log_prob)
     assert torch.equal(judged.mean, sampled.mean)
+
+
+@pytest.mark.parametrize("form", ["flow_sde", "flow_cps", "dance_sde"])
+def test_a_step_by_key_draws_the_keys_noise_and_is_judged_alike(form):
+    generator = torch.Generator().manual_seed(0)
+    x, v = (torch.randn(3, 9, 64, generator=generator) for _ in range(2))
+    sigmas = torch.tensor([0.9, 0.7, 1.0]), torch.tensor([0.7, 0.4, 0.9])
+    key = NoiseKey([1, 2, 1], [0, 4, 4], Stream.SDE)
+    sampled = denoise_step(form, x, v, *sigmas, 0.7, 0.9, noise=key)
+    noise = [standard_normal(s, i, Stream.SDE, (9, 64)) for s, i in ((1, 0), (2, 4), (1, 4))]
+    given = denoise_step(form, x, v, *sigmas, 0.7, 0.9, noise_BLD=torch.stack(noise))
+    judged = denoise_step(form, x, v, *sigmas, 0.7, 0.9, next_latents_BLD=sampled.next_latents)
+    for other in (given, judged):
+        for a, b in zip(sampled, other, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("form", ["flow_sde", "flow_cps", "dance_sde"])
+def test_the_gradient_of_a_log_prob_is_the_finite_difference(form):
+    generator = torch.Generator().manual_seed(0)
+    x, v, reached, direction = (torch.randn(1, 4, 64, generator=generator) for _ in range(4))
+    sigmas = torch.tensor([0.8]), torch.tensor([0.6])
+
+    def log_prob(velocity):
+        out = denoise_step(form, x, velocity, *sigmas, 0.7, 0.9, next_latents_BLD=reached)
+        return out.log_prob.sum()
+
+    leaf = v.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(log_prob(leaf), leaf)
+    difference = (log_prob(v + 0.05 * direction) - log_prob(v - 0.05 * direction)) / 0.1
+    assert (gradient * direction).sum().item() == pytest.approx(difference.item(), rel=1e-3)
 
 
 def step(form, sigma, sigma_next, **extra):

@@ -6,12 +6,12 @@ import torch
 from spotlightd.dit import sampler as sampler_module
 from spotlightd.dit.lora import adapter_parameters, attach_lora
 from spotlightd.dit.models import load_model
-from spotlightd.dit.noise import Stream, standard_normal
 from spotlightd.dit.sampler import Sampler
 from spotlightd.models import resolve_model_dir
 from spotlightd.planner.correlation import spearman
 from spotlightd.rewards.scoring import Scorer
 from spotlightd.wire.sampling import Request, SamplerSettings
+from triton_kernels.denoise import NoiseKey
 
 WORDS, SEEDS = ("MARKET", "SNOW", "B52", "COFFEE"), range(16)
 PERTURBATION = 4e-3
@@ -63,11 +63,10 @@ def test_keyed_noise_keeps_the_ranking_over_a_version_and_unkeyed_noise_loses_it
     move_on(shipped)
     keyed = mean_correlation(stale, scores(shipped))
 
-    def unkeyed(seed, step, stream, shape, start=0, device="cpu"):
-        shift = 1000 if stream == Stream.SDE else 0
-        return standard_normal(seed + shift, step, stream, shape, start, device)
+    def unkeyed(seeds, step_indices, stream):
+        return NoiseKey([seed + 1000 for seed in seeds], step_indices, stream)
 
-    monkeypatch.setattr(sampler_module, "standard_normal", unkeyed)
+    monkeypatch.setattr(sampler_module, "NoiseKey", unkeyed)
     lost = mean_correlation(stale, scores(shipped))
     assert keyed > 0.85
     assert lost < 0.5

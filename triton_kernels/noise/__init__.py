@@ -2,6 +2,7 @@
 
 import torch
 
+from triton_kernels import dispatch
 from triton_kernels.noise import portable, reference
 
 
@@ -16,7 +17,8 @@ def standard_normal(
     """Return float32 [count] normals of elements `start` .. of the full latent.
 
     CPU tensors come from the numpy reference (0.1 ms for 1,024 elements), CUDA tensors from the
-    Triton kernel, those of any other device from the portable torch version.
+    Triton kernel (see `triton_kernels.dispatch`), those of other devices from the portable torch
+    version, which also stands in on CUDA.
 
     Raises:
         ValueError: seed, step, stream or range out of bounds.
@@ -28,10 +30,10 @@ def standard_normal(
     if start < 0 or count < 0:
         raise ValueError(f"range {start}..{start + count} is not a range of latent elements")
     where = torch.device(device)
-    if where.type == "cpu":
-        return torch.from_numpy(reference.standard_normal(seed, step_index, stream, count, start))
-    if where.type == "cuda":
+    if dispatch.use_kernel("noise", where):
         from triton_kernels.noise.kernel import launch
 
         return launch(seed, step_index, stream, count, start, where)
+    if where.type == "cpu":
+        return torch.from_numpy(reference.standard_normal(seed, step_index, stream, count, start))
     return portable.standard_normal(seed, step_index, stream, count, start, where)

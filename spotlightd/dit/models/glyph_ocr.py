@@ -20,6 +20,7 @@ from torch import Tensor
 from spotlightd.dit.models import PromptEmbeds
 from spotlightd.dit.models.digests import check_digests, write_index
 from spotlightd.dit.models.glyph_text import GlyphTextEncoder, tokenize
+from spotlightd.dit.models.qwen_ops import use_fused_ops
 from spotlightd.errors import InputError
 from spotlightd.wire.sampling import SamplerSettings
 
@@ -81,6 +82,7 @@ class GlyphOcr:
         shift: float,
         device: torch.device,
     ) -> None:
+        use_fused_ops(transformer)
         self.transformer = transformer
         self.text_encoder = text_encoder
         self.codec = codec
