@@ -2,17 +2,18 @@
 
 The optimum over subsets of size K is always the `a` lowest and the `K - a` highest rewards for
 some `a` (PODS, arXiv 2504.13818): variance is convex in each element, so an inner pick can be
-moved outwards without loss. Sorting and prefix sums make the scan O(N log N).
+moved outwards without loss. So only the K lowest and the K highest are in question, and prefix
+sums make the scan over `a` linear.
 """
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spotlightd.planner.seeds import keyed_hash
-
 Role = Literal["low", "high", "random", "control"]
+GOLDEN, MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -84,19 +85,35 @@ def select_seeds(
     controls = [Selected(c.seed, "control", c.score) for c in candidates[:control_count]]
     wanted = group_size - len(controls)
     scored = [
-        (c.score, keyed_hash(tie_key, c.seed), c.seed)
+        (c.score, c.seed)
         for c in candidates[control_count:]
         if c.score is not None and math.isfinite(c.score)
     ]
-    scored.sort()
     if len(scored) <= wanted:
-        chosen = [Selected(seed, "random", score) for score, _, seed in scored]
+        chosen = [Selected(seed, "random", score) for score, seed in sorted(scored)]
         informative = False
     else:
-        chosen, informative = _most_contrasting(scored, wanted)
+        chosen, informative = _most_contrasting(_contenders(scored, wanted, tie_key), wanted)
     missing = wanted - len(chosen)
     chosen += [Selected(seed, "random", None) for seed in fresh[:missing]]
     return controls + chosen, informative
+
+
+def _contenders(
+    scored: Sequence[tuple[float, int]], wanted: int, tie_key: int
+) -> list[tuple[float, int, int]]:
+    """Return (score, tie key, seed) in order: all, or the `wanted` lowest and highest of many."""
+
+    if len(scored) > 2 * wanted:
+        scores = [score for score, _ in scored]
+        low_edge = heapq.nsmallest(wanted, scores)[-1]
+        high_edge = heapq.nlargest(wanted, scores)[-1]
+        scored = [item for item in scored if item[0] <= low_edge or item[0] >= high_edge]
+    # Fibonacci hashing of the seed (Knuth, The Art of Computer Programming, 6.4).
+    keyed = [(score, (seed ^ tie_key) * GOLDEN & MASK, seed) for score, seed in scored]
+    if len(keyed) <= 2 * wanted:
+        return sorted(keyed)
+    return heapq.nsmallest(wanted, keyed) + heapq.nlargest(wanted, keyed)[::-1]
 
 
 def _most_contrasting(
