@@ -17,20 +17,20 @@ import msgspec
 from spotlightd.config import Config
 from spotlightd.fleet.entries import Entry
 from spotlightd.fleet.service import TRAINER, FleetService
-from spotlightd.planner.cycle import (
+from spotlightd.planner.cycle import CommittedResult, Cycle, CycleState
+from spotlightd.planner.decisions import (
     AddRequests,
-    CommittedResult,
-    Cycle,
-    CycleState,
     Decision,
     Phase,
     PhaseBegins,
+    Planned,
     Record,
     Reopen,
     StartTraining,
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
+from spotlightd.planner.timing import Moment, Spot
 from spotlightd.store.rows import StoredRequest, StoredResult
 from spotlightd.store.store import Store
 from spotlightd.wire.sampling import Request, RequestKind
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 RESUMED_KINDS: dict[Phase, tuple[RequestKind, ...]] = {
     "starting": (),
     "evaluate": ("evaluate", "explore"),
+    "explore": ("explore",),
     "rollout": ("rollout",),
     "train": ("rollout", "explore"),
     "finished": (),
@@ -69,6 +70,8 @@ class Conductor:
         self._events: asyncio.Queue[Callable[[Cycle], list[Decision]]] = asyncio.Queue()
         self._fleet: FleetService | None = None
         self._phase_began = time.monotonic()
+        self._steps_seen: dict[str, tuple[int, float]] = {}
+        """By agent: denoising steps and busy seconds of its last heartbeat."""
         self._phase: tuple[str, int] | None = None
         """Phase and iteration that are being timed."""
 
@@ -83,8 +86,8 @@ class Conductor:
 
     # --- events -------------------------------------------------------------------------------
 
-    def result_committed(self, result: StoredResult) -> None:
-        committed = _committed(result)
+    def result_committed(self, result: StoredResult, gpu_s: float) -> None:
+        committed = _committed(result, gpu_s)
         self._events.put_nowait(lambda cycle: cycle.committed(committed))
 
     def request_given_up(self, request_id: str) -> None:
@@ -94,6 +97,7 @@ class Conductor:
         self._events.put_nowait(lambda cycle: cycle.damaged(message))
 
     def trained(self, message: Trained) -> None:
+        self.fleet.train_fraction = 0.0
         self._publish(message.policy_version)
         self._events.put_nowait(lambda cycle: cycle.trained(message))
 
@@ -105,11 +109,35 @@ class Conductor:
         version = message.policy_version
         self._events.put_nowait(lambda cycle: cycle.trainer_ready(version))
 
+    def heartbeat(self, agent_id: str, denoise_steps: int, busy_s: float) -> None:
+        """An agent's counts since its start: how fast its GPUs are."""
+        steps, seconds = self._steps_seen.get(agent_id, (0, 0.0))
+        self._steps_seen[agent_id] = (denoise_steps, busy_s)
+        if self.cycle is not None:
+            times = self.cycle.state.planner.times
+            times.heartbeat(agent_id, denoise_steps - steps, busy_s - seconds)
+
+    def tick(self) -> None:
+        """Time passes: agents may have left or joined."""
+        if self.cycle is not None and self.cycle.state.phase in ("explore", "train"):
+            self._events.put_nowait(lambda cycle: cycle.tick())
+
+    def _moment(self) -> Moment:
+        """The clock, and the agents that can be given exploration now."""
+        scheduler, members = self.fleet.scheduler, self.fleet.members
+        agents = {
+            agent_id: Spot(members.members[agent_id].workers, puller.credit + len(puller.held))
+            for agent_id, puller in scheduler.pullers.items()
+            if puller.role == "agent" and puller.versions and members.may_lease(agent_id)
+        }
+        return Moment(time.monotonic(), agents, self.fleet.train_fraction)
+
     async def run(self) -> None:
         """Take events until cancelled."""
         while True:
             event = await self._events.get()
             if self.cycle is not None:
+                self.cycle.moment = self._moment()
                 await self._act(self.cycle, event(self.cycle))
 
     # --- decisions ----------------------------------------------------------------------------
@@ -137,6 +165,9 @@ class Conductor:
                 case Record():
                     self._store.add_metrics(decision.iteration, decision.metrics)
                     self._log_metrics(decision)
+                case Planned():
+                    text = f"exploring for iteration {decision.iteration}: {decision.reason}"
+                    self.fleet.event("info", "planner", text)
                 case PhaseBegins():
                     self._begin_phase(decision)
 
@@ -164,7 +195,7 @@ class Conductor:
         shown = {
             name: round(value, 4)
             for name, value in record.metrics.items()
-            if name.split(".")[0] in ("held_out", "control", "rollout", "staleness")
+            if name.split(".")[0] in ("held_out", "control", "rollout", "staleness", "planner")
         }
         if shown:
             logger.info("iteration %d: %s", record.iteration, shown)
@@ -245,5 +276,7 @@ class Conductor:
         self.fleet.broadcast(self.fleet.weights.tickets(), published)
 
 
-def _committed(result: StoredResult) -> CommittedResult:
-    return CommittedResult(result.request_id, result.scores, result.trajectory, result.agent_id)
+def _committed(result: StoredResult, gpu_s: float = 0.0) -> CommittedResult:
+    return CommittedResult(
+        result.request_id, result.scores, result.trajectory, result.agent_id, gpu_s
+    )

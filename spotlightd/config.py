@@ -64,13 +64,19 @@ class SamplerSection(Section, frozen=True):
 
 
 class PlannerSection(Section, frozen=True):
-    mode: Literal["off", "fixed"] = "fixed"
-    """`off`: random seeds. `fixed`: `candidates` seeds per prompt, explored on stale weights."""
+    mode: Literal["off", "critical_path", "fixed", "bandit"] = "bandit"
+    """`off`: random seeds. `critical_path`: `candidates` seeds per prompt explored before each
+    rollout, on its own weights. `fixed`: the same on stale weights, while training lasts.
+    `bandit`: as many seeds and steps as pay within that time."""
     prompts_per_iteration: AtLeastOne = 4
     group_size: Annotated[int, Meta(ge=2)] = 16
     """Rollouts per prompt that train (K)."""
     candidates: Annotated[int, Meta(ge=2)] = 32
-    """Seeds per prompt that are explored (N)."""
+    """Seeds per prompt that `critical_path` and `fixed` explore (N)."""
+    tail_steps: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """ODE steps after the SDE window with which these two explore; 0: all of them."""
+    max_candidates: Annotated[int, Meta(ge=2)] = 256
+    """Seeds per prompt that `bandit` explores at most."""
     control_fraction: Fraction = 0.25
     """Share of the group's seeds that stays uniformly random."""
     rank_by: Name = "ocr_ctc"
@@ -101,6 +107,8 @@ class TrainerSection(Section, frozen=True):
     advantage_clip: Positive = 5.0
     global_std: bool = False
     """Divide advantages by the batch's standard deviation instead of the group's."""
+    normalise_over: Literal["group", "control"] = "group"
+    """Advantages are rewards less this mean: the whole group's, or its control seeds'."""
     weight_decay: NonNegative = 1e-4
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "auto"
@@ -334,9 +342,10 @@ def _check_together(config: Config) -> None:
             "trainer.clip_range_nats needs a density, and with sampler.sde_form = 'flow_cps' the "
             "log-prob is none: give trainer.clip_range"
         )
-    if planner.candidates < planner.group_size and planner.mode != "off":
+    key = "max_candidates" if planner.mode == "bandit" else "candidates"
+    if getattr(planner, key) < planner.group_size and planner.mode != "off":
         raise ConfigError(
-            f"planner.candidates {planner.candidates} is below planner.group_size "
+            f"planner.{key} {getattr(planner, key)} is below planner.group_size "
             f"{planner.group_size}: raise it, or set planner.mode = 'off'"
         )
     if planner.rank_by not in (config.rewards.train, *config.rewards.report):

@@ -202,6 +202,7 @@ class Daemon:
     async def _tick(self) -> None:
         while True:
             self.fleet.tick()
+            self.conductor.tick()
             self.store.save_accounts(self.fleet.ledger.dump(time.time()))
             await asyncio.sleep(TICK_S)
 

@@ -128,6 +128,45 @@ class DaemonView:
             )
         ]
 
+    def plan(self) -> api.PlanView:
+        cycle = self._conductor.cycle
+        config = self._fleet.config
+        arms: list[api.ArmRow] = []
+        kept = overrun = 0
+        if cycle is not None:
+            planner = cycle.state.planner
+            kept, overrun = planner.margin.hits, planner.margin.misses
+            for tail, staleness, belief in planner.arms.rows():
+                arms.append(
+                    api.ArmRow(
+                        tail_steps=tail,
+                        staleness=staleness,
+                        rho=belief.rho(),
+                        rho_error=belief.error(),
+                    )
+                )
+        figures = {
+            iteration: {
+                name.removeprefix("planner."): value
+                for name, value in row.items()
+                if name.startswith("planner.")
+            }
+            for iteration, row in self._store.metrics().items()
+        }
+        return api.PlanView(
+            mode=config.planner.mode,
+            iteration=cycle.planned_iteration if cycle else 0,
+            reason=cycle.state.reason if cycle else "the run has not begun",
+            arms=tuple(arms),
+            windows_kept=kept,
+            windows_overrun=overrun,
+            iterations=tuple(
+                api.PlannedIteration(iteration=iteration, figures=row)
+                for iteration, row in sorted(figures.items())
+                if row
+            ),
+        )
+
     def events(self, after_id: int, limit: int) -> list[api.EventRow]:
         return [
             api.EventRow(event_id=i, time=at, level=level, component=component, text=text)  # type: ignore[arg-type]

@@ -114,6 +114,39 @@ class RunRow(Answer, frozen=True):
     reward_last: float | None = None
 
 
+class ArmRow(Answer, frozen=True):
+    """What the planner believes about one length of exploration."""
+
+    tail_steps: int
+    """Denoising steps after the stochastic ones."""
+    staleness: int
+    """Policy versions between exploration and training."""
+    rho: float
+    """Rank fidelity: correlation of exploration's scores with regenerated rewards."""
+    rho_error: float
+
+
+class PlannedIteration(Answer, frozen=True):
+    iteration: int
+    figures: dict[str, float]
+    """Names as in docs/planner.md, without `planner.`."""
+
+
+class PlanView(Answer, frozen=True):
+    """What the planner does, and why."""
+
+    mode: str
+    iteration: int
+    """The one that the plan is for."""
+    reason: str
+    arms: tuple[ArmRow, ...]
+    windows_kept: int
+    """Training phases at whose end exploration was complete."""
+    windows_overrun: int
+    iterations: tuple[PlannedIteration, ...]
+    """Oldest first."""
+
+
 class EventRow(Answer, frozen=True):
     event_id: int
     """Rises by at least one with each event."""
@@ -180,6 +213,7 @@ class Daemon(Protocol):
     def status(self) -> Status: ...
     def agents(self) -> list[AgentRow]: ...
     def runs(self) -> list[RunRow]: ...
+    def plan(self) -> PlanView: ...
     def create_token(self, ttl_s: float, uses: int, pool: str) -> TokenCreated: ...
 
     def events(self, after_id: int, limit: int) -> list[EventRow]:

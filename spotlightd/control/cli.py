@@ -107,6 +107,23 @@ def runs(json: Json = False, socket: Socket = None) -> None:
         render.table(render.RUN_COLUMNS, [render.run_row(row) for row in rows])
 
 
+@app.command(epilog="Example: spotlightctl plan")
+def plan(
+    last: Annotated[int, typer.Option(min=1, help="Iterations to show.")] = 10,
+    json: Json = False,
+    socket: Socket = None,
+) -> None:
+    """What is explored and why, what the planner believes, and what came of its plans."""
+    answer = _client(socket).plan()
+    if json:
+        _print_json(answer)
+        return
+    for label, value in render.plan_lines(answer):
+        print(f"{label:<12} {value}")
+    rows = [render.plan_row(row) for row in answer.iterations[-last:]]
+    render.table(list(render.PLAN_COLUMNS), rows)
+
+
 @token_app.command("create", epilog="Example: spotlightctl token create --ttl 15m --uses 32")
 def create_token(
     ttl: Annotated[str, typer.Option(help="How long it may be used: 90s, 15m, 2h, 1d.")] = "15m",

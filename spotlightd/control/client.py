@@ -62,6 +62,9 @@ class ControlClient:
     def runs(self) -> list[api.RunRow]:
         return self._get("/v1/runs", list[api.RunRow])
 
+    def plan(self) -> api.PlanView:
+        return self._get("/v1/plan", api.PlanView)
+
     def events(self, after: int = 0, wait_s: float = 0, limit: int = 200) -> list[api.EventRow]:
         """Return events with an id above `after`; wait up to `wait_s` for the first one."""
         query = urlencode({"after": after, "wait": wait_s, "limit": limit})

@@ -83,6 +83,45 @@ def run_row(row: api.RunRow) -> list[str]:
 RUN_COLUMNS = ("RUN", "STATE", "ITERATION", "VERSION", "HELD-OUT", "STARTED", "UPDATED")
 
 
+def plan_lines(plan: api.PlanView) -> list[tuple[str, str]]:
+    """Return (label, value) pairs: the plan in a sentence, and what it rests on."""
+    beliefs = [
+        (
+            f"tail of {arm.tail_steps}",
+            f"fidelity {arm.rho:.2f} ± {arm.rho_error:.2f} at staleness {arm.staleness}",
+        )
+        for arm in plan.arms
+    ]
+    windows = f"{plan.windows_kept} kept, {plan.windows_overrun} overrun"
+    return [
+        ("mode", plan.mode),
+        ("plan", f"iteration {plan.iteration}: {plan.reason}"),
+        ("windows", windows),
+        *beliefs,
+    ]
+
+
+PLAN_COLUMNS = {
+    "ITERATION": "",
+    "SEEDS": "candidates",
+    "STEPS": "steps",
+    "RHO": "rho",
+    "VARIANCE": "variance",
+    "PREDICTED": "variance_predicted",
+    "GAIN": "gain",
+    "NO SPREAD": "zero_spread_share",
+    "MEAN SHIFT": "mean_shift",
+    "GRAD NORM": "grad_norm_ratio",
+    "OVERRAN": "overran",
+}
+"""Heading -> figure of an iteration."""
+
+
+def plan_row(row: api.PlannedIteration) -> list[str]:
+    figures = [row.figures.get(name) for name in list(PLAN_COLUMNS.values())[1:]]
+    return [str(row.iteration), *("-" if f is None else f"{f:.3g}" for f in figures)]
+
+
 def event_line(row: api.EventRow) -> str:
     return f"{moment(row.time)}  {row.level:<7}  {row.component:<8}  {row.text}"
 

@@ -72,6 +72,7 @@ class ControlServer:
                 web.get("/v1/status", self._status),
                 web.get("/v1/agents", self._agents),
                 web.get("/v1/runs", self._runs),
+                web.get("/v1/plan", self._plan),
                 web.get("/v1/events", self._events),
                 web.post("/v1/tokens", self._create_token),
                 web.post("/v1/agents/{agent_id}/drain", self._drain),
@@ -91,6 +92,9 @@ class ControlServer:
 
     async def _runs(self, request: web.Request) -> web.Response:
         return _json(self._daemon.runs())
+
+    async def _plan(self, request: web.Request) -> web.Response:
+        return _json(self._daemon.plan())
 
     async def _events(self, request: web.Request) -> web.Response:
         after = int(_number(request, "after", 0, 0, 2**53))

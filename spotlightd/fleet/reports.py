@@ -42,11 +42,12 @@ class Port(Protocol):
 class Listener(Protocol):
     """Who is told what the fleet brings (the conductor)."""
 
-    def result_committed(self, result: StoredResult) -> None: ...
+    def result_committed(self, result: StoredResult, gpu_s: float) -> None: ...
     def request_given_up(self, request_id: str) -> None: ...
     def trainer_ready(self, message: training.TrainerReady) -> None: ...
     def damaged(self, message: training.Damaged) -> None: ...
     def trained(self, message: training.Trained) -> None: ...
+    def heartbeat(self, agent_id: str, denoise_steps: int, busy_s: float) -> None: ...
 
 
 class Reports:
@@ -71,8 +72,11 @@ class Reports:
     def progress(
         self, agent_id: str, message: m.Progress, frames: list[Buffer], now: float
     ) -> None:
+        entry = self._scheduler.entries.get(message.request_id)
+        # A state of no step, or of all of them, is nothing that another worker could resume from.
+        possible = entry and 0 < message.step_index < entry.request.sampler.num_steps
         outcome = self._scheduler.progress(message.request_id, message.fence, now)
-        if outcome == "stale" or len(frames) != 1:
+        if outcome == "stale" or len(frames) != 1 or not possible:
             self._ledger.spent_in_vain(agent_id, message.gpu_s)
             self._port.ack(agent_id, message.request_id, message.fence, "progress", "stale")
             return
@@ -132,7 +136,7 @@ class Reports:
         self._port.ack(agent_id, request_id, message.fence, "result", outcome)
         if outcome == "committed":
             self._port.spent(agent_id, message.gpu_s)
-            self._listener.result_committed(stored)
+            self._listener.result_committed(stored, message.gpu_s)
 
     def failed(self, agent_id: str, message: m.Failed) -> None:
         verdict = self._scheduler.failed(message.request_id, message.fence, message.final)

@@ -167,8 +167,8 @@ class FleetService:
         )
         self._changed(self.members.hello(member))
         superseded = self.scheduler.join(agent_id, peer.role, hello.held, now)
-        gone = {lease.request_id for lease in superseded}
-        kept = [lease for lease in hello.held if lease.request_id not in gone]
+        # A backup's fence is not the store's business before its result comes first.
+        kept = [lease for lease in hello.held if self.scheduler.holds(agent_id, lease)]
         self._store.set_leases([(lease.request_id, lease.fence, agent_id) for lease in kept])
         ledger = self.config.ledger
         price = ledger.reserved_price if peer.role == "trainer" else ledger.spot_price
@@ -205,6 +205,7 @@ class FleetService:
             holds.add(("base", 0))
         member.holds, member.ready_versions = frozenset(holds), beat.ready_versions
         self.ledger.heartbeat(agent_id, beat.busy_s, beat.loading_s)
+        self._listener.heartbeat(agent_id, beat.denoise_steps, beat.busy_s)
         self._send(agent_id, m.HeartbeatReply(self.scheduler.epoch))
 
     def _leave(self, agent_id: str, reason: str, lost: bool) -> None:

@@ -51,6 +51,11 @@ class Arms(Struct):
     def belief(self, tail: int, staleness: int) -> Fidelity:
         return self.beliefs.setdefault(f"{tail}/{staleness}", Fidelity())
 
+    def rows(self) -> list[tuple[int, int, Fidelity]]:
+        """Return (tail, staleness, belief) of every arm that was looked at."""
+        keys = sorted(tuple(map(int, key.split("/"))) for key in self.beliefs)
+        return [(tail, lag, self.belief(tail, lag)) for tail, lag in keys]
+
     def forget(self) -> None:
         """An iteration passed."""
         for belief in self.beliefs.values():

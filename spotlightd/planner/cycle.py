@@ -6,21 +6,38 @@
 
 Gradient rollouts carry exactly the policy version that is being trained. Exploration carries the
 version before it (staleness 1), ranks seeds and is otherwise thrown away. It is anytime: seeds
-are selected from whatever was scored when training ends.
+are selected from whatever was scored when training ends. In mode `critical_path` a phase `explore`
+precedes each rollout instead, with the version that will train.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
-from spotlightd.planner.measures import means, rollout_metrics, training_metrics
+from spotlightd.planner.decisions import (
+    AddRequests,
+    Decision,
+    Phase,
+    PhaseBegins,
+    Planned,
+    Record,
+    Reopen,
+    StartTraining,
+    StopRequests,
+)
+from spotlightd.planner.exploration import PlannerState
+from spotlightd.planner.explorer import Explorer
+from spotlightd.planner.measures import (
+    Norms,
+    group_outcomes,
+    means,
+    rollout_metrics,
+    training_metrics,
+)
 from spotlightd.planner.plan import CyclePlan, GroupPlan
+from spotlightd.planner.timing import Moment
 from spotlightd.wire.sampling import Request
 from spotlightd.wire.training import Damaged, Train, Trained, TrainGroup, TrainSample
-
-Phase = Literal["starting", "evaluate", "rollout", "train", "finished"]
 
 
 class CommittedResult(msgspec.Struct, frozen=True):
@@ -31,6 +48,8 @@ class CommittedResult(msgspec.Struct, frozen=True):
     trajectory: str | None
     """Blob digest; None for exploration and evaluation."""
     producer: str
+    gpu_s: float = 0.0
+    """GPU-seconds that it took; 0: not known (any more)."""
 
 
 class CycleState(msgspec.Struct):
@@ -43,53 +62,14 @@ class CycleState(msgspec.Struct):
     """Plan of the iteration's rollout groups."""
     exploring: list[GroupPlan] = msgspec.field(default_factory=list)
     """Plan of the next iteration's exploration."""
-
-
-# --- decisions --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class AddRequests:
-    requests: list[Request]
-    reason: str
-
-
-@dataclass(frozen=True)
-class StopRequests:
-    request_ids: list[str]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Reopen:
-    """Forget committed results: they cannot be read back, and are produced again."""
-
-    request_ids: list[str]
-    reason: str
-
-
-@dataclass(frozen=True)
-class StartTraining:
-    message: Train
-    reason: str
-
-
-@dataclass(frozen=True)
-class Record:
-    """Metrics of an iteration, to be stored."""
-
-    iteration: int
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class PhaseBegins:
-    phase: Phase
-    iteration: int
-    reason: str
-
-
-Decision = AddRequests | StopRequests | Reopen | StartTraining | Record | PhaseBegins
+    tail: int | None = None
+    """ODE steps after the window in that exploration."""
+    explored_tail: int | None = None
+    """The same for the exploration that chose `groups`; None where their seeds are random."""
+    reason: str = "nothing is explored"
+    """The planner's, for its latest plan."""
+    planner: PlannerState = msgspec.field(default_factory=PlannerState)
+    norms: Norms = msgspec.field(default_factory=Norms)
 
 
 class Cycle:
@@ -102,6 +82,9 @@ class Cycle:
     def __init__(self, plan: CyclePlan, state: CycleState | None = None) -> None:
         self.plan = plan
         self.state = state or CycleState()
+        self.explorer = Explorer(plan, self.state.planner)
+        self.moment = Moment()
+        """The clock and the fleet; whoever brings an event sets it first."""
         self.requests: dict[str, Request] = {}
         self.results: dict[str, CommittedResult] = {}
         self.failed: set[str] = set()
@@ -110,6 +93,12 @@ class Cycle:
     def complete(self) -> bool:
         """Nothing is left to do; a finished run goes on when it is given more iterations."""
         return self.state.phase == "finished" and self.state.iteration >= self.plan.iterations
+
+    @property
+    def planned_iteration(self) -> int:
+        """The iteration that the latest plan is for."""
+        ahead = self.state.phase == "train" and not self.explorer.before_rollout
+        return self.state.iteration + ahead
 
     # --- events -------------------------------------------------------------------------------
 
@@ -120,6 +109,7 @@ class Cycle:
         if self.state.phase == "finished" and not self.complete:
             return self._begin_rollout()
         if self.state.phase == "train" and version == self.state.iteration:
+            self._resume_exploring()
             return [self._start_training("the trainer came back and repeats the update")]
         return []
 
@@ -137,7 +127,18 @@ class Cycle:
         if result.request_id not in self.requests:
             return []
         self.results[result.request_id] = result
+        if self.requests[result.request_id].kind == "explore":
+            self.explorer.scored(
+                result.request_id, result.scores, result.producer, result.gpu_s, self.moment.now
+            )
+            return self._explore_more() or self._advance_if_complete()
         return self._advance_if_complete()
+
+    def tick(self) -> list[Decision]:
+        """Time passed, or the fleet changed."""
+        if self.state.phase == "explore" and not self.moment.agents:
+            return self._select("no spot GPU is left to explore with")
+        return self._explore_more()
 
     def given_up(self, request_id: str) -> list[Decision]:
         """A request failed for good. A rollout is replaced by a fresh seed of its prompt."""
@@ -145,6 +146,8 @@ class Cycle:
         if request is None:
             return []
         self.failed.add(request_id)
+        if request.kind == "explore":
+            self.explorer.scored(request_id, None, "", 0.0, self.moment.now)
         if request.kind != "rollout" or self.state.phase != "rollout":
             return self._advance_if_complete()
         group = next(g for g in self.state.groups if g.prompt_id == request.prompt_id)
@@ -172,21 +175,24 @@ class Cycle:
         """The trainer has made the next version."""
         if self.state.phase != "train" or message.policy_version != self.state.iteration + 1:
             return []
-        finished = Record(self.state.iteration, training_metrics(message, self._explored()))
-        unfinished = [
-            r.request_id
-            for r in self.requests.values()
-            if r.kind == "explore" and r.request_id not in self.results
-        ]
-        decisions: list[Decision] = [finished]
-        if unfinished:
-            decisions.append(StopRequests(unfinished, "training ended: select from what finished"))
+        figures = training_metrics(message, self._explored()) | self.explorer.trained(self.moment)
+        figures |= self.state.norms.measure(figures, self.state.explored_tail is not None)
+        decisions: list[Decision] = [Record(self.state.iteration, figures)]
+        decisions += self._stop_exploring("training ended: select from what finished")
         self.state.iteration += 1
         if self.state.iteration >= self.plan.iterations:
             return decisions + self._begin_evaluation("after the last update")
         if self.plan.evaluates_before(self.state.iteration):
             return decisions + self._begin_evaluation("every n iterations")
         return decisions + self._begin_rollout()
+
+    def _stop_exploring(self, reason: str) -> list[Decision]:
+        unfinished = [
+            r.request_id
+            for r in self.requests.values()
+            if r.kind == "explore" and r.request_id not in self.results
+        ]
+        return [StopRequests(unfinished, reason)] if unfinished else []
 
     # --- phases -------------------------------------------------------------------------------
 
@@ -200,6 +206,23 @@ class Cycle:
         ]
 
     def _begin_rollout(self) -> list[Decision]:
+        """Roll out, after exploring first where that is on the critical path."""
+        state = self.state
+        if not self.explorer.before_rollout or not self.moment.agents:
+            return self._roll_out()
+        begun = self.explorer.begin(state.iteration, 0, self.moment)
+        state.phase, state.exploring, state.tail = "explore", begun.groups, begun.tail
+        state.reason = begun.reason
+        self._expect(begun.requests)
+        return [
+            PhaseBegins("explore", state.iteration, begun.reason),
+            AddRequests(begun.requests, begun.reason),
+        ]
+
+    def _select(self, reason: str) -> list[Decision]:
+        return [*self._stop_exploring(reason), *self._roll_out()]
+
+    def _roll_out(self) -> list[Decision]:
         state = self.state
         explored = {
             r.request_id: self.results.get(r.request_id)
@@ -208,7 +231,8 @@ class Cycle:
         }
         scores = {i: (r.scores if r else None) for i, r in explored.items()}
         state.groups = self.plan.select_groups(state.iteration, state.exploring, scores)
-        state.exploring = []
+        state.explored_tail = state.tail if any(scores.values()) else None
+        state.exploring, state.tail = [], None
         state.phase = "rollout"
         requests = self.plan.rollouts(state.groups, state.iteration)
         self._expect(requests)
@@ -227,14 +251,48 @@ class Cycle:
             Record(state.iteration, self._rollout_metrics()),
             self._start_training("every rollout of the iteration is committed"),
         ]
-        if state.iteration + 1 < self.plan.iterations:
-            state.exploring = self.plan.exploration_groups(state.iteration + 1)
-            requests = self.plan.explorations(state.exploring, state.iteration + 1)
-            self.requests.update({r.request_id: r for r in requests})
-            if requests:
-                reason = f"explore seeds of iteration {state.iteration + 1} with stale weights"
-                decisions.append(AddRequests(requests, reason))
+        if state.exploring:
+            # Damaged trajectories were produced again meanwhile.
+            self._resume_exploring()
+        elif (
+            self.explorer.mode in ("fixed", "bandit") and state.iteration + 1 < self.plan.iterations
+        ):
+            begun = self.explorer.begin(
+                state.iteration + 1, self._groups_with_spread(), self.moment
+            )
+            state.exploring, state.tail, state.reason = begun.groups, begun.tail, begun.reason
+            decisions.append(Planned(state.iteration + 1, begun.reason))
+            decisions += self._add_explorations(begun.requests)
         return decisions
+
+    def _resume_exploring(self) -> None:
+        """Training begins again: go on with what was asked for and scored."""
+        state = self.state
+        scores = {i: r.scores for i, r in self.results.items()}
+        self.explorer.resume(
+            state.exploring,
+            state.tail or 0,
+            state.iteration + 1,
+            self._groups_with_spread(),
+            self.moment,
+            scores,
+        )
+        for request_id in self.failed:
+            self.explorer.scored(request_id, None, "", 0.0, self.moment.now)
+
+    def _explore_more(self) -> list[Decision]:
+        if self.state.phase != "train":
+            return []
+        requests = self.explorer.more(self.state.exploring, self.moment)
+        exploration = self.explorer.exploration
+        if exploration is not None:
+            self.state.reason = exploration.plan.reason
+        return self._add_explorations(requests)
+
+    def _add_explorations(self, requests: list[Request]) -> list[Decision]:
+        self.requests.update({r.request_id: r for r in requests})
+        reason = f"explore seeds of iteration {self.state.iteration + 1} with stale weights"
+        return [AddRequests(requests, reason)] if requests else []
 
     def _finish_evaluation(self) -> list[Decision]:
         state = self.state
@@ -246,7 +304,7 @@ class Cycle:
 
     def _advance_if_complete(self) -> list[Decision]:
         kind = self.state.phase
-        if kind not in ("evaluate", "rollout"):
+        if kind not in ("evaluate", "explore", "rollout"):
             return []
         waiting = [
             r.request_id
@@ -257,6 +315,8 @@ class Cycle:
         ]
         if waiting:
             return []
+        if kind == "explore":
+            return self._select("every candidate is scored")
         return self._finish_evaluation() if kind == "evaluate" else self._begin_training()
 
     def _expect(self, requests: Iterable[Request], keep_kind: str = "") -> None:
@@ -301,13 +361,28 @@ class Cycle:
             and request.request_id in self.results
         ]
 
-    def _rollout_metrics(self) -> dict[str, float]:
-        fresh = {
+    def _fresh(self) -> dict[tuple[str, int], dict[str, float]]:
+        """Regenerated scores by (prompt, seed)."""
+        return {
             (request.prompt_id, request.seed): result.scores
             for group in self.state.groups
             for request, result in self._group_results(group)
         }
-        return rollout_metrics(self.state.groups, fresh)
+
+    def _rollout_metrics(self) -> dict[str, float]:
+        """Measure the rollouts; the planner learns from them."""
+        fresh, section = self._fresh(), self.plan.config.planner
+        outcomes = group_outcomes(self.state.groups, fresh, section.rank_by, self.plan.train_reward)
+        learned = {}
+        if not self.state.exploring:  # else these groups were learned from already
+            learned = self.explorer.learn(outcomes, self.state.explored_tail)
+        return rollout_metrics(self.state.groups, fresh) | learned
+
+    def _groups_with_spread(self) -> int:
+        rewards: dict[str, set[float]] = {}
+        for (prompt_id, _), scores in self._fresh().items():
+            rewards.setdefault(prompt_id, set()).add(scores[self.plan.train_reward])
+        return sum(len(values) > 1 for values in rewards.values())
 
     def _explored(self) -> int:
         return sum(1 for i, r in self.requests.items() if r.kind == "explore" and i in self.results)

@@ -107,16 +107,23 @@ class Planner:
     # --- planning -----------------------------------------------------------------------------
 
     def begin(
-        self, iteration: int, steps: Mapping[str, StepsByTail], groups: int, moment: Moment
+        self,
+        iteration: int,
+        steps: Mapping[str, StepsByTail],
+        groups: int,
+        moment: Moment,
+        tail: int | None = None,
     ) -> Exploration:
         """Plan the exploration for an iteration's prompts, as training begins.
 
         Args:
             steps: by prompt, then by tail: denoising steps of a candidate.
             groups: groups with spread that train meanwhile.
+            tail: the arm, where it was chosen before a restart.
         """
         window = TrainingWindow(moment.now, groups)
-        offers = [self._offer(tail, steps, window, moment) for tail in self.tails]
+        tails = self.tails if tail is None else [tail]
+        offers = [self._offer(each, steps, window, moment) for each in tails]
         key = (self.seed, iteration)
         offer = choose(offers, self.state.arms, self.staleness, self.group_size, self.controls, key)
         plan = self._plan(offer.tail, offer.steps, len(steps), window, moment)

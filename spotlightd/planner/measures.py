@@ -2,11 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct, field
+
+from spotlightd.planner.estimators import Running
+from spotlightd.planner.outcomes import GroupOutcome
 from spotlightd.planner.plan import GroupPlan
 from spotlightd.planner.staleness import StalenessPair, summarise_staleness
 from spotlightd.wire.training import Trained
 
 Scores = Mapping[str, float]
+PER_RANDOM = 0.8
 
 
 def means(prefix: str, scores: Sequence[Scores]) -> dict[str, float]:
@@ -53,6 +58,48 @@ def rollout_metrics(
         "explored": float(explored),
         "informative_groups": float(sum(group.informative for group in groups)),
     }
+
+
+def group_outcomes(
+    groups: Iterable[GroupPlan],
+    fresh: Mapping[tuple[str, int], Scores],
+    rank_by: str,
+    train: str,
+) -> list[GroupOutcome]:
+    """Return each regenerated group beside its scores from exploration, for the planner."""
+    outcomes = []
+    for group in groups:
+        members = [m for m in group.members if (group.prompt_id, m.seed) in fresh]
+        if not members:
+            continue
+        outcomes.append(
+            GroupOutcome(
+                group.prompt_id,
+                group.scored,
+                tuple(m.stale_scores[rank_by] if m.stale_scores else None for m in members),
+                tuple(fresh[group.prompt_id, m.seed][train] for m in members),
+                tuple(m.role == "control" for m in members),
+                group.rank_spread,
+                group.reward_spread,
+            )
+        )
+    return outcomes
+
+
+class Norms(Struct):
+    """Gradient norms of iterations with random seeds: what selected ones are compared with."""
+
+    random: Running = field(default_factory=Running)
+
+    def measure(self, figures: Mapping[str, float], selected: bool) -> dict[str, float]:
+        """Return `planner.grad_norm_ratio` of a selected iteration, where it can be told."""
+        norm = figures.get("train.grad_norm")
+        if norm is None:
+            return {}
+        if not selected:
+            self.random.observe(norm, PER_RANDOM)
+            return {}
+        return {"planner.grad_norm_ratio": norm / self.random.mean} if self.random.mean else {}
 
 
 def training_metrics(message: Trained, explored: int) -> dict[str, float]:

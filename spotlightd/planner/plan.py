@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import pstdev
 from typing import Literal
 
 import msgspec
+import msgspec.structs
 
 from spotlightd.config import Config
 from spotlightd.planner.seeds import (
@@ -13,6 +15,7 @@ from spotlightd.planner.seeds import (
     draw_window,
     evaluation_seed,
     keyed_hash,
+    shorten_tail,
 )
 from spotlightd.planner.selection import Candidate, Selected, select_seeds
 from spotlightd.wire.sampling import Request, RequestKind, SamplerSettings
@@ -40,6 +43,12 @@ class GroupPlan(msgspec.Struct):
     """The next unused candidate index, for replacements."""
     informative: bool = False
     """Whether exploration told the seeds apart."""
+    scored: int = 0
+    """Candidates that exploration scored in time."""
+    rank_spread: float = 0.0
+    """Standard deviation of the ranking score over them."""
+    reward_spread: float = 0.0
+    """The same of the training reward."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class PromptSpec:
 
 
 class CyclePlan:
-    """The fixed planner: N candidates explored per prompt, K of them trained.
+    """What a run asks for: its prompts, seeds and requests, whoever decides how many.
 
     Args:
         config: sections run, sampler, planner and rewards are read.
@@ -72,7 +81,10 @@ class CyclePlan:
         self._prompts = {p.prompt_id: p for p in train_prompts}
         self._held_out = list(held_out)[: config.run.evaluate_prompts]
         planner = config.planner
-        self._control_count = int(planner.control_fraction * planner.group_size)
+        self.controls = int(planner.control_fraction * planner.group_size)
+        first_end = min(config.sampler.sde_window_starts) + config.sampler.sde_window_size
+        self.full_tail = len(sigmas) - 1 - first_end
+        """ODE steps after the SDE window, at most."""
 
     def evaluates_before(self, iteration: int) -> bool:
         every = self.config.run.evaluate_every
@@ -107,17 +119,38 @@ class CyclePlan:
             for member in group.members
         ]
 
-    def explorations(self, groups: Sequence[GroupPlan], iteration: int) -> list[Request]:
+    def explorations(
+        self, groups: Sequence[GroupPlan], iteration: int, version: int, tail: int
+    ) -> list[Request]:
         """Candidates by turns over the prompts, so that a stop at any time is fair to all.
 
         Control seeds have the lowest indices and so are scored first.
         """
         requests = [
-            (member.index, self._request("explore", group, member, iteration, iteration - 1))
+            (member.index, self.exploration(group, member, iteration, version, tail))
             for group in groups
             for member in group.members
         ]
         return [request for _, request in sorted(requests, key=lambda item: item[0])]
+
+    def exploration(
+        self, group: GroupPlan, member: GroupMember, iteration: int, version: int, tail: int
+    ) -> Request:
+        """One candidate, scored with `version` and `tail` ODE steps after its window."""
+        request = self._request("explore", group, member, iteration, version)
+        sampler = request.sampler
+        sigmas = shorten_tail(sampler.sigmas, sampler.sde_window, tail)
+        return msgspec.structs.replace(
+            request, sampler=msgspec.structs.replace(sampler, sigmas=sigmas)
+        )
+
+    def explore_id(self, group: GroupPlan, member: GroupMember, iteration: int) -> str:
+        return _request_id("explore", iteration, group.prompt_id, member.index)
+
+    def steps_by_tail(self, prompt_id: str, iteration: int, tails: Iterable[int]) -> dict[int, int]:
+        """Return a candidate's denoising steps for each tail."""
+        window = self._window(prompt_id, iteration)
+        return {t: len(shorten_tail(self._sigmas, window, t)) - 1 for t in tails}
 
     def replacement(self, group: GroupPlan, iteration: int) -> Request:
         """A fresh seed in place of a rollout that failed for good."""
@@ -128,12 +161,17 @@ class CyclePlan:
 
     # --- groups -------------------------------------------------------------------------------
 
-    def exploration_groups(self, iteration: int) -> list[GroupPlan]:
-        """Candidates of the iteration's prompts; none when exploration is off."""
-        if self.config.planner.mode == "off":
-            return []
-        count = self.config.planner.candidates
+    def candidate_groups(self, iteration: int, count: int) -> list[GroupPlan]:
+        """The iteration's prompts with their first `count` candidates each."""
         return [self._fresh_group(p, iteration, count) for p in self._prompts_of(iteration)]
+
+    def next_candidate(self, group: GroupPlan, iteration: int) -> GroupMember:
+        """Add a prompt's next candidate to its group."""
+        role: Role = "control" if group.next_index < self.controls else "random"
+        member = self._member(group.prompt_id, iteration, group.next_index, role)
+        group.members.append(member)
+        group.next_index += 1
+        return member
 
     def select_groups(
         self,
@@ -146,8 +184,7 @@ class CyclePlan:
         Without exploration every seed is random, and the first ones are the control seeds.
         """
         if not explored:
-            size = self.config.planner.group_size
-            return [self._fresh_group(p, iteration, size) for p in self._prompts_of(iteration)]
+            return self.candidate_groups(iteration, self.config.planner.group_size)
         return [self._select_group(group, iteration, scores) for group in explored]
 
     def _select_group(
@@ -166,17 +203,31 @@ class CyclePlan:
             Candidate(seed, row.get(planner.rank_by) if row else None)
             for seed, row in stale.items()
         ]
+        # Too few candidates were asked for: new ones make the group complete.
+        while len(by_seed) < planner.group_size:
+            member = self.next_candidate(group, iteration)
+            by_seed[member.seed], stale[member.seed] = member, None
+            candidates.append(Candidate(member.seed, None))
         # Seeds that were not explored in time are as fresh as new ones.
-        fresh = [c.seed for c in candidates[self._control_count :] if c.score is None]
+        fresh = [c.seed for c in candidates[self.controls :] if c.score is None]
         selected, informative = select_seeds(
             candidates,
             fresh,
             planner.group_size,
-            self._control_count,
+            self.controls,
             keyed_hash("ties", self.config.run.seed, iteration, group.prompt_id),
         )
         members = [_member_of(choice, by_seed, stale) for choice in selected]
-        return GroupPlan(group.prompt_id, members, group.next_index, informative)
+        rows = [row for row in stale.values() if row is not None]
+        return GroupPlan(
+            group.prompt_id,
+            members,
+            group.next_index,
+            informative,
+            len(rows),
+            _spread([row[planner.rank_by] for row in rows]),
+            _spread([row[self.train_reward] for row in rows]),
+        )
 
     def role_of(self, groups: Iterable[GroupPlan], request: Request) -> Role:
         for group in groups:
@@ -193,9 +244,7 @@ class CyclePlan:
 
     def _fresh_group(self, prompt_id: str, iteration: int, count: int) -> GroupPlan:
         members = [
-            self._member(
-                prompt_id, iteration, i, "control" if i < self._control_count else "random"
-            )
+            self._member(prompt_id, iteration, i, "control" if i < self.controls else "random")
             for i in range(count)
         ]
         return GroupPlan(prompt_id, members, next_index=count)
@@ -225,14 +274,6 @@ class CyclePlan:
         policy_version: int,
     ) -> Request:
         prompt = self._prompts[group.prompt_id]
-        sampler = self.config.sampler
-        window = draw_window(
-            self.config.run.seed,
-            iteration,
-            group.prompt_id,
-            sampler.sde_window_starts,
-            sampler.sde_window_size,
-        )
         return Request(
             _request_id(kind, iteration, group.prompt_id, member.index),
             kind,
@@ -242,8 +283,22 @@ class CyclePlan:
             prompt.target,
             member.seed,
             policy_version,
-            self._settings(window),
+            self._settings(self._window(group.prompt_id, iteration)),
         )
+
+    def _window(self, prompt_id: str, iteration: int) -> tuple[int, ...]:
+        sampler = self.config.sampler
+        return draw_window(
+            self.config.run.seed,
+            iteration,
+            prompt_id,
+            sampler.sde_window_starts,
+            sampler.sde_window_size,
+        )
+
+
+def _spread(values: Sequence[float]) -> float:
+    return pstdev(values) if len(values) > 1 else 0.0
 
 
 def _request_id(kind: RequestKind, iteration: int, prompt_id: str, index: int) -> str:

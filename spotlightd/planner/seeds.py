@@ -32,6 +32,19 @@ def draw_window(
     return tuple(range(start, start + size))
 
 
+def shorten_tail(sigmas: Sequence[float], window: Sequence[int], tail: int) -> tuple[float, ...]:
+    """Return the sigma array of an exploration with `tail` steps after the SDE window.
+
+    Steps up to the window's last stay as they are, so that the same seed meets the same noise
+    at the same sigmas; of the ODE steps after it, evenly spaced ones are left out.
+    """
+    end = window[-1] + 1
+    rest = len(sigmas) - 1 - end
+    tail = min(tail, rest)
+    kept = [sigmas[end + round(step * rest / tail)] for step in range(1, tail + 1)]
+    return (*sigmas[: end + 1], *kept)
+
+
 def draw_prompts(run_seed: int, iteration: int, prompt_ids: Sequence[str], count: int) -> list[str]:
     """Return the prompts of an iteration: every epoch goes once through all, in its own order.
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 Role = Literal["low", "high", "random", "control"]
 GOLDEN, MASK = 0x9E3779B97F4A7C15, 2**64 - 1
+GOLDEN_INVERSE = pow(GOLDEN, -1, 2**64)
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,9 @@ def select_seeds(
     controls = [Selected(c.seed, "control", c.score) for c in candidates[:control_count]]
     wanted = group_size - len(controls)
     scored = [
-        (c.score, c.seed)
+        (score, c.seed)
         for c in candidates[control_count:]
-        if c.score is not None and math.isfinite(c.score)
+        if (score := c.score) is not None and math.isfinite(score)
     ]
     if len(scored) <= wanted:
         chosen = [Selected(seed, "random", score) for score, seed in sorted(scored)]
@@ -103,17 +104,45 @@ def _contenders(
     scored: Sequence[tuple[float, int]], wanted: int, tie_key: int
 ) -> list[tuple[float, int, int]]:
     """Return (score, tie key, seed) in order: all, or the `wanted` lowest and highest of many."""
+    if len(scored) <= 2 * wanted:
+        return sorted((score, _scatter(seed, tie_key), seed) for score, seed in scored)
+    scores = [score for score, _ in scored]
+    low_edge = heapq.nsmallest(wanted, scores)[-1]
+    high_edge = heapq.nlargest(wanted, scores)[-1]
+    lowest = sorted(
+        (score, _scatter(seed, tie_key), seed) for score, seed in scored if score < low_edge
+    )
+    highest = sorted(
+        (score, _scatter(seed, tie_key), seed) for score, seed in scored if score > high_edge
+    )
+    # Of a million passes and failures nearly all tie: their keys are compared as bare numbers.
+    low_keys = [(seed ^ tie_key) * GOLDEN & MASK for score, seed in scored if score == low_edge]
+    high_keys = (
+        low_keys
+        if high_edge == low_edge
+        else [(seed ^ tie_key) * GOLDEN & MASK for score, seed in scored if score == high_edge]
+    )
+    low_ties = heapq.nsmallest(wanted - len(lowest), low_keys)
+    high_ties = heapq.nlargest(wanted - len(highest), high_keys)[::-1]
+    return [
+        *lowest,
+        *((low_edge, key, _gather(key, tie_key)) for key in low_ties),
+        *((high_edge, key, _gather(key, tie_key)) for key in high_ties),
+        *highest,
+    ]
 
-    if len(scored) > 2 * wanted:
-        scores = [score for score, _ in scored]
-        low_edge = heapq.nsmallest(wanted, scores)[-1]
-        high_edge = heapq.nlargest(wanted, scores)[-1]
-        scored = [item for item in scored if item[0] <= low_edge or item[0] >= high_edge]
-    # Fibonacci hashing of the seed (Knuth, The Art of Computer Programming, 6.4).
-    keyed = [(score, (seed ^ tie_key) * GOLDEN & MASK, seed) for score, seed in scored]
-    if len(keyed) <= 2 * wanted:
-        return sorted(keyed)
-    return heapq.nsmallest(wanted, keyed) + heapq.nlargest(wanted, keyed)[::-1]
+
+def _scatter(seed: int, tie_key: int) -> int:
+    """Return the seed's place among equal scores: a bijection of 64 bits, keyed.
+
+    Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4).
+    """
+    return (seed ^ tie_key) * GOLDEN & MASK
+
+
+def _gather(key: int, tie_key: int) -> int:
+    """Return the seed that `_scatter` sent to `key`."""
+    return (key * GOLDEN_INVERSE & MASK) ^ tie_key
 
 
 def _most_contrasting(

@@ -123,7 +123,7 @@ class Margin(Struct):
     distribution of times.
     """
 
-    deviations: float = 2.5
+    deviations: float = 3.0
     misses: int = 0
     hits: int = 0
 

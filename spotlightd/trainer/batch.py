@@ -60,8 +60,13 @@ def load_batch(
     latent_shape: tuple[int, int],
     advantage_clip: float,
     global_std: bool,
+    over_control: bool = False,
 ) -> WindowBatch | None:
     """Read the trajectories of a Train message.
+
+    Args:
+        advantage_clip, global_std: of the advantages.
+        over_control: take control seeds' mean as the baseline instead of the group's.
 
     Groups of zero spread are dropped first, so that every rank would take the same number of
     steps. Returns None where no group has spread.
@@ -73,7 +78,8 @@ def load_batch(
     if not kept:
         return None
     groups = [message.groups[i] for i in kept]
-    advantages = group_advantages([rewards[i] for i in kept], advantage_clip, global_std)
+    centres = [_control_mean(group) for group in groups] if over_control else None
+    advantages = group_advantages([rewards[i] for i in kept], advantage_clip, global_std, centres)
     damaged: dict[str, str] = {}
     rows = [_read(group, blobs, latent_shape, damaged) for group in groups]
     if damaged:
@@ -91,6 +97,13 @@ def load_batch(
         settings,
         len(message.groups) - len(kept),
     )
+
+
+def _control_mean(group: TrainGroup) -> float:
+    """Return the control seeds' mean reward: selected seeds are extreme, and skewed rewards
+    shift their mean. A group without control seeds has its own."""
+    rewards = [s.reward for s in group.samples if s.control] or [s.reward for s in group.samples]
+    return sum(rewards) / len(rewards)
 
 
 def _read(

@@ -193,7 +193,12 @@ class TrainerLoop:
     def _update(self, message: training.Train) -> UpdateReport:
         section = self._config.trainer
         batch = load_batch(
-            message, self._blobs, self._latent_shape, section.advantage_clip, section.global_std
+            message,
+            self._blobs,
+            self._latent_shape,
+            section.advantage_clip,
+            section.global_std,
+            section.normalise_over == "control",
         )
         if batch is None:
             logger.warning("no group has any spread: this version equals the one before")

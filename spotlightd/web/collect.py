@@ -83,6 +83,43 @@ def _charts(metrics: Metrics, train: str, summary: Mapping[str, Any]) -> tuple[C
             ),
         ),
         Chart(
+            "Variance of groups",
+            "Training reward's variance within the groups that train: as realised and as the "
+            "planner predicted.",
+            (
+                _curve(metrics, "realised", "planner.variance"),
+                _curve(metrics, "predicted", "planner.variance_predicted"),
+                _curve(metrics, "share of groups without spread", "planner.zero_spread_share"),
+            ),
+        ),
+        Chart(
+            "What selection does",
+            "Variance over that of control seeds, gradient norm over that of random seeds, and "
+            "how far the groups' mean lies from their control seeds'.",
+            (
+                _curve(metrics, "variance", "planner.gain"),
+                _curve(metrics, "gradient norm", "planner.grad_norm_ratio"),
+                _curve(metrics, "shift of the mean", "planner.mean_shift"),
+                _curve(metrics, "window overrun", "planner.overran", dots=True),
+            ),
+        ),
+        Chart(
+            "Exploration",
+            "Seeds per prompt that the planner expected to fit, and their denoising steps.",
+            (
+                _curve(metrics, "seeds per prompt", "planner.candidates"),
+                _curve(metrics, "steps", "planner.steps"),
+            ),
+        ),
+        Chart(
+            "Rank fidelity",
+            "The planner's belief: how well scores from exploration predict regenerated rewards.",
+            (
+                _curve(metrics, "rho", "planner.rho"),
+                _curve(metrics, "its standard error", "planner.rho_error"),
+            ),
+        ),
+        Chart(
             "Log-prob difference",
             "Trainer against producer before the first update; must stay far below the clip range.",
             tuple(_curve(metrics, name, f"log_prob_difference.{name}") for name in producers),

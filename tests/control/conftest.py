@@ -72,6 +72,20 @@ RUN = api.RunRow(
 )
 
 
+PLAN = api.PlanView(
+    mode="bandit",
+    iteration=5,
+    reason="46 seeds for each of 4 prompts at 8 steps",
+    arms=(api.ArmRow(tail_steps=2, staleness=1, rho=0.91, rho_error=0.03),),
+    windows_kept=40,
+    windows_overrun=1,
+    iterations=(
+        api.PlannedIteration(iteration=3, figures={"zero_spread_share": 0.25}),
+        api.PlannedIteration(iteration=4, figures={"rho": 0.912, "candidates": 46.0}),
+    ),
+)
+
+
 def event(event_id: int) -> api.EventRow:
     return api.EventRow(
         event_id=event_id, time=1.8e9, level="info", component="fleet", text=f"event {event_id}"
@@ -98,6 +112,9 @@ class RecordingDaemon:
 
     def runs(self) -> list[api.RunRow]:
         return [RUN]
+
+    def plan(self) -> api.PlanView:
+        return PLAN
 
     def create_token(self, ttl_s: float, uses: int, pool: str) -> api.TokenCreated:
         self.calls.append(("token", ttl_s, uses, pool))

@@ -51,6 +51,19 @@ def test_runs(ctl):
     assert json.loads(ctl("runs", "--json")[1])[0]["state"] == "running"
 
 
+def test_plan_says_why_and_what_came_of_it(ctl):
+    code, out, _ = ctl("plan")
+    lines = out.splitlines()
+    assert code == 0 and lines[1].split(maxsplit=1) == [
+        "plan",
+        "iteration 5: 46 seeds for each of 4 prompts at 8 steps",
+    ]
+    assert "40 kept, 1 overrun" in out and "fidelity 0.91 ± 0.03 at staleness 1" in out
+    assert lines[-1].split()[:4] == ["4", "46", "-", "0.912"]
+    assert ctl("plan", "--last", "1")[1].count("\n") == len(lines) - 1
+    assert json.loads(ctl("plan", "--json")[1])["arms"][0]["tail_steps"] == 2
+
+
 def test_token_alone_on_stdout(ctl, served):
     code, out, _ = ctl("token", "create", "--ttl", "15m", "--uses", "32")
     assert (code, out) == (0, "spl1.127.0.0.1:9.key.id.secret\n")

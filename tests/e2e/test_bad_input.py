@@ -25,7 +25,7 @@ def test_an_unknown_key_names_the_nearest(host):
 
 
 def test_values_at_odds_name_both_keys(host):
-    process = host.daemon(planner__candidates="3")
+    process = host.daemon(planner__mode="fixed", planner__candidates="3")
     ends(host, process, "daemon", 78, "planner.candidates 3 is below planner.group_size 4")
 
 

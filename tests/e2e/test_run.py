@@ -83,7 +83,7 @@ def test_a_killed_trainer_is_started_again_and_the_run_ends_well(host):
     (trainer,) = [
         child
         for child in psutil.Process(daemon.pid).children()
-        if "spotlightd.trainer.main" in child.cmdline()
+        if "spotlightd.trainer" in child.cmdline()
     ]
     trainer.kill()
     assert daemon.wait(120) == 0, host.tails()
@@ -103,3 +103,24 @@ def test_the_control_socket_speaks_to_curl(host):
     if answer.returncode == 127:
         pytest.skip("curl is not installed")
     assert b'"name":"spotlightd"' in answer.stdout
+
+
+def test_the_bandit_plans_from_what_the_fleet_shows(host):
+    daemon = host.daemon(run__iterations="8", planner__group_size="8", trainer__optimizer_steps="4")
+    host.wait_for(lambda status: True)
+    host.agent("vm", host.client.create_token(600, 1, "pool").token)
+    host.wait_for(lambda status: status.iteration >= 6, 150)
+    plan = host.client.plan()
+    assert plan.mode == "bandit" and plan.iteration >= 6
+    assert plan.reason and [arm.staleness for arm in plan.arms] == [1] * len(plan.arms)
+    assert daemon.wait(120) == 0, host.tails()
+    store = Store(host.state)
+    try:
+        metrics, counts = store.metrics(), store.request_counts()
+        reasons = [row[4] for row in store.events(0, 1000) if row[3] == "planner"]
+    finally:
+        store.close()
+    assert counts["explore"]["done"] > 0
+    assert any("planner.rho" in row for row in metrics.values())
+    assert any("seeds for each of 2 prompts" in reason for reason in reasons)
+    assert any("planner.overran" in row for row in metrics.values())

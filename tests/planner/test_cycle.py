@@ -3,10 +3,9 @@
 import pytest
 
 from spotlightd.config import load
-from spotlightd.planner.cycle import (
+from spotlightd.planner.cycle import CommittedResult, Cycle
+from spotlightd.planner.decisions import (
     AddRequests,
-    CommittedResult,
-    Cycle,
     PhaseBegins,
     Record,
     Reopen,
@@ -17,6 +16,7 @@ from spotlightd.planner.plan import CyclePlan, PromptSpec
 from spotlightd.wire.training import Damaged, Trained
 
 FLAGS = {
+    "planner.mode": "fixed",
     "run.iterations": "3",
     "planner.prompts_per_iteration": "2",
     "planner.group_size": "4",

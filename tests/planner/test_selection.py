@@ -7,12 +7,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from spotlightd.planner.selection import Candidate, max_variance_split, select_seeds
+from spotlightd.planner.selection import (
+    Candidate,
+    _contenders,
+    _scatter,
+    max_variance_split,
+    select_seeds,
+)
 
 SCORES = st.lists(
     st.sampled_from([0.0, 0.25, 0.5, 1.0]) | st.floats(0, 1, allow_nan=False),
     min_size=2,
-    max_size=10,
+    max_size=12,
 )
 
 
@@ -25,6 +31,17 @@ def test_split_equals_brute_force(scores, data):
     assert variance == pytest.approx(best, abs=1e-9)
     kept = sorted(scores)[:low] + sorted(scores)[len(scores) - (size - low) :]
     assert statistics.pvariance(kept) == pytest.approx(best, abs=1e-9)
+
+
+@given(
+    scores=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=30, max_size=80),
+    key=st.integers(0, 2**64 - 1),
+)
+@settings(deadline=None)
+def test_many_candidates_are_thinned_to_what_sorting_all_of_them_gives(scores, key):
+    scored = [(score, 7919 * i) for i, score in enumerate(scores)]
+    everything = sorted((score, _scatter(seed, key), seed) for score, seed in scored)
+    assert _contenders(scored, 8, key) == everything[:8] + everything[-8:]
 
 
 def choose(scores, size=4, controls=1):

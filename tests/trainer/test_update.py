@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from msgspec import structs
 
 from spotlightd.config import TrainerSection
 from spotlightd.dit.lora import adapter_parameters
@@ -55,6 +56,18 @@ def test_groups_without_spread_are_dropped_and_counted(rolled):
     assert len(batch) == 8
     report = rolled.policy.update(batch, seed=1, progress=quiet)
     assert report.metrics["zero_std_groups"] == 1.0
+
+
+def test_advantages_are_over_the_group_or_over_its_control_seeds(rolled):
+    message = rolled.message([[0.0, 1.0, 0.5, 0.25]])
+    (group,) = message.groups
+    samples = tuple(structs.replace(s, control=s.reward >= 0.5) for s in group.samples)
+    message = structs.replace(message, groups=(structs.replace(group, samples=samples),))
+    std = torch.tensor([0.0, 1.0, 0.5, 0.25]).std(unbiased=False) + 1e-4
+    for over_control, mean in ((False, 0.4375), (True, 0.75)):
+        batch = load_batch(message, rolled.blobs, SHAPE, 5.0, False, over_control)
+        expected = (torch.tensor([0.0, 1.0, 0.5, 0.25]) - mean) / std
+        torch.testing.assert_close(batch.advantages_N, expected)
 
 
 def test_nothing_trains_where_no_group_has_spread(rolled):

@@ -1,0 +1,148 @@
+"""Does exploration pay? Real training with each of the planner's modes, on a virtual clock.
+
+    python benchmarks/exploration.py [--json FILE] [--check] [--out FOLDER] [--seeds 3]
+                                     [--iterations 16] [--modes off,fixed,...]
+                                     [--set section.key=value]
+
+Trains the embedded model with the demo's settings and measures the held-out reward along the way
+(`_virtual_run.py` says what is real and what is virtual). Each finished run is kept in --out and
+not repeated, so that the benchmark can be stopped and gone on with.
+
+Reported, against `off`: iterations and virtual seconds to the held-out reward that `off` has at
+its end, as ratios (above 1: sooner); a run that does not get there counts as its own length.
+Target (--check): `bandit` needs at most half the iterations.
+"""
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from _report import finish, make_parser
+from _virtual_run import Hardware, VirtualRun
+
+MODES = ("off", "fixed", "bandit", "critical_path")
+EVALUATE_EVERY = 4
+FLAGS = {
+    "planner.prompts_per_iteration": "4",
+    "planner.group_size": "16",
+    "planner.candidates": "48",
+    "planner.max_candidates": "48",
+    "sampler.sde_window_size": "6",
+    "trainer.learning_rate": "1.2e-3",
+    "trainer.clip_range": "1e-3",
+    "trainer.kl_beta": "0.06",
+    "run.evaluate_prompts": "36",
+    "run.evaluate_seeds": "2",
+    "run.evaluate_every": str(EVALUATE_EVERY),
+}
+
+
+def run_one(mode: str, seed: int, iterations: int, changes: dict[str, str]) -> dict[str, Any]:
+    given = {"planner.mode": mode, "run.seed": str(seed), "run.iterations": str(iterations)}
+    flags = FLAGS | given | changes
+    began = time.process_time()
+    run = VirtualRun(flags, Hardware())
+    run.run()
+    points = [
+        (version, run.clock.get(version, 0.0), row["held_out.ocr"], row["held_out.ocr_ctc"])
+        for version, row in sorted(run.metrics.items())
+        if "held_out.ocr" in row
+    ]
+    return {
+        "mode": mode,
+        "seed": seed,
+        "held_out": points,
+        "metrics": run.metrics,
+        "reasons": run.reasons,
+        "cpu_s": time.process_time() - began,
+    }
+
+
+def reached(points: list[list[float]], level: float, axis: int) -> tuple[float, bool]:
+    """Return iterations (axis 0) or seconds (1) to a held-out reward, and whether it was reached.
+
+    Between evaluations the reward is taken to grow evenly; the first crossing counts.
+    """
+    for before, after in itertools.pairwise(points):
+        if after[2] >= level:
+            share = (level - before[2]) / max(after[2] - before[2], 1e-9)
+            return before[axis] + max(share, 0.0) * (after[axis] - before[axis]), True
+    return points[-1][axis], False
+
+
+def compare(runs: dict[tuple[str, int], dict[str, Any]], seeds: list[int]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for mode in MODES:
+        done = [seed for seed in seeds if (mode, seed) in runs]
+        if not done:
+            continue
+        ends = [runs[mode, seed]["held_out"][-1] for seed in done]
+        figures[f"{mode}.runs"] = len(done)
+        figures[f"{mode}.held_out"] = fmean(end[2] for end in ends)
+        figures[f"{mode}.held_out_min"] = min(end[2] for end in ends)
+        figures[f"{mode}.held_out_max"] = max(end[2] for end in ends)
+        figures[f"{mode}.held_out_ctc"] = fmean(end[3] for end in ends)
+        figures[f"{mode}.area"] = fmean(
+            fmean(point[2] for point in runs[mode, seed]["held_out"]) for seed in done
+        )
+        paired = [seed for seed in done if ("off", seed) in runs and mode != "off"]
+        if paired:
+            figures |= _sooner(mode, runs, paired)
+    return figures
+
+
+def _sooner(
+    mode: str, runs: dict[tuple[str, int], dict[str, Any]], seeds: list[int]
+) -> dict[str, float]:
+    """Return ratios of iterations and seconds to the level at which `off` ends, by seed."""
+    found: dict[str, float] = {}
+    for axis, name in ((0, "iterations"), (1, "seconds")):
+        ratios, misses = [], 0
+        for seed in seeds:
+            plain, own = runs["off", seed]["held_out"], runs[mode, seed]["held_out"]
+            level = plain[-1][2]
+            until, hit = reached(own, level, axis)
+            ratios.append(plain[-1][axis] / until)
+            misses += not hit
+        found[f"{mode}.sooner_{name}"] = fmean(ratios)
+        found[f"{mode}.sooner_{name}_min"] = min(ratios)
+        found[f"{mode}.sooner_{name}_max"] = max(ratios)
+        found[f"{mode}.never_reached"] = misses
+    return found
+
+
+def main() -> int:
+    parser = make_parser(__doc__)
+    parser.add_argument("--out", type=Path, default=Path("exploration-out"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=16)
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument(
+        "--set", action="append", default=[], help="section.key=value, with an --out of its own"
+    )
+    args = parser.parse_args()
+    changes = dict(each.split("=", 1) for each in args.set)
+    args.out.mkdir(parents=True, exist_ok=True)
+    seeds, runs = list(range(1, args.seeds + 1)), {}
+    for seed in seeds:
+        for mode in args.modes.split(","):
+            path = args.out / f"{mode}-{seed}-{args.iterations}.json"
+            if not path.exists():
+                path.write_text(json.dumps(run_one(mode, seed, args.iterations, changes)))
+            runs[mode, seed] = json.loads(path.read_text())
+            last = runs[mode, seed]["held_out"][-1]
+            print(f"seed {seed}, {mode}: held-out {last[2]:.3f} in {last[1]:.1f} s", flush=True)
+    return finish(
+        f"Exploration, {len(seeds)} seeds, {args.iterations} iterations",
+        compare(runs, seeds),
+        args,
+        at_least={"bandit.sooner_iterations": 2.0},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
