@@ -4,6 +4,8 @@
 #   make test [ARGS="-k control"]                  check, aot, then all tests that need no GPU
 #   make check                                     format, lint, types, import contracts
 #   make chaos [SEED=2] [ARGS="--seconds 120"]     a run under fire; what was committed must stand
+#   make fuzz [SEED=2] [FRAMES=200000]             mutated frames: refused, and nothing else
+#   make mutants [ARGS="--only ledger"]            broken fleet code: the tests must notice
 #   make aot [ARGS="--match adaln"]                compile every kernel for three GPUs, without one
 #   make bench                                     every script in benchmarks/; 69 means no GPU
 #   make test-gpu                                  tests that need a CUDA device
@@ -23,7 +25,7 @@ NAMES := python3 python3.14 python3.13 python3.12 python3.11
 IS_NEW := -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 PYTHON ?= $(firstword $(foreach name,$(NAMES),$(shell $(name) $(IS_NEW) && echo $(name))))
 
-.PHONY: demo test check chaos aot bench test-gpu pretrain setup clean
+.PHONY: demo test check chaos fuzz mutants aot bench test-gpu pretrain setup clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -41,6 +43,12 @@ check: $(STAMP)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) $(ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),1) --frames $(or $(FRAMES),200000)
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 aot: $(STAMP)
 	$(BIN)/python scripts/aot.py $(ARGS)

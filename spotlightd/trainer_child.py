@@ -64,7 +64,7 @@ class TrainerChild:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "spotlightd.trainer.main",
+            "spotlightd.trainer",
             str(self._settings_file),
             str(os.getpid()),
             stdin=asyncio.subprocess.DEVNULL,

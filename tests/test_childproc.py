@@ -93,3 +93,13 @@ def test_a_child_does_not_outlive_a_killed_parent():
     parent.communicate()
     gone, alive = psutil.wait_procs([child], timeout=10)
     assert gone and not alive
+
+
+def test_a_trainer_whose_daemon_is_gone_ends_before_it_loads_anything():
+    """The kernel tells of a parent's death only from then on that it is asked to."""
+    another = str(os.getpid() + 1)
+    command = [sys.executable, "-X", "importtime", "-m", "spotlightd.trainer", "none", another]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "the process that started this one is gone" in ended.stderr
+    assert "| torch" not in ended.stderr

@@ -118,39 +118,50 @@ class Link:
 
     async def _read_link(self, handler: Handler) -> None:
         while True:
-            route, key, address, parts = await _receive(self._link)
-            if key not in self._allowed.peers:
-                logger.warning("dropped a message of revoked key %s", key[:8])
-                continue
-            try:
-                message, frames = LINK.decode(parts)
-            except WireError as error:
-                logger.warning("dropped a message of %s: %s", key[:8], error)
-                continue
-            self._routes[key], self._addresses[key] = route, address
-            try:
-                handler(key, message, frames)
-            except Exception:
-                # One peer's message must not end the service of all others.
-                logger.exception("cannot handle %s of %s", type(message).__name__, key[:8])
+            self.hear(handler, *await _receive(self._link))
+
+    def hear(
+        self, handler: Handler, route: bytes, key: str, address: str, parts: list[Buffer]
+    ) -> None:
+        """Take one message as it came from the link socket. Raises nothing, whatever it is."""
+        if key not in self._allowed.peers:
+            logger.warning("dropped a message of revoked key %s", key[:8])
+            return
+        try:
+            message, frames = LINK.decode(parts)
+        except WireError as error:
+            logger.warning("dropped a message of %s: %s", key[:8], error)
+            return
+        self._routes[key], self._addresses[key] = route, address
+        try:
+            handler(key, message, frames)
+        except Exception:
+            # One peer's message must not end the service of all others.
+            logger.exception("cannot handle %s of %s", type(message).__name__, key[:8])
 
     async def _read_enrol(self, enrol: EnrolHandler) -> None:
         while True:
             route, key, _, parts = await _receive(self._enrol)
-            try:
-                message, _ = LINK.decode(parts)
-                if not isinstance(message, Enrol):
-                    raise WireError(f"expected Enrol, got {type(message).__name__}")
-                answer: Message = await enrol(key, message)
-            except WireError as error:
-                answer = Refused("not_authorised", str(error)[:2000])
-            except TryAgainError as error:
-                answer = Refused("try_again", str(error)[:2000])
-            except Exception:
-                logger.exception("cannot enrol a newcomer")
-                answer = Refused("try_again", "the daemon failed; see its log")
+            answer = await self.hear_newcomer(enrol, key, parts)
             with contextlib.suppress(zmq.ZMQError):
                 await self._enrol.send_multipart([route, *LINK.encode(answer)], zmq.NOBLOCK)
+
+    async def hear_newcomer(
+        self, enrol: EnrolHandler, key: str, parts: list[Buffer]
+    ) -> Enrolled | Refused:
+        """Answer one message as it came from the enrolment socket. Raises nothing."""
+        try:
+            message, _ = LINK.decode(parts)
+            if not isinstance(message, Enrol):
+                raise WireError(f"expected Enrol, got {type(message).__name__}")
+            return await enrol(key, message)
+        except WireError as error:
+            return Refused("not_authorised", str(error)[:2000])
+        except TryAgainError as error:
+            return Refused("try_again", str(error)[:2000])
+        except Exception:
+            logger.exception("cannot enrol a newcomer")
+            return Refused("try_again", "the daemon failed; see its log")
 
 
 async def _receive(socket: zmq.asyncio.Socket) -> tuple[bytes, str, str, list[Buffer]]:

@@ -33,6 +33,7 @@ from spotlightd.fleet.entries import (
     Outcome,
     RequestState,
 )
+from spotlightd.fleet.fences import Fences
 from spotlightd.fleet.invariants import check_entries
 from spotlightd.fleet.last_wave import choose_backups
 from spotlightd.fleet.pullers import Line, Puller, Pullers
@@ -65,7 +66,7 @@ class Scheduler:
         self._single = Line()
         """Leased requests of awaited kinds without a backup, oldest grant first."""
         self._deadlines = Deadlines()
-        self._counter = 0
+        self._fences = Fences(epoch)
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -81,6 +82,7 @@ class Scheduler:
             holder: who held it before; until `deadline` it may say Hello and go on.
         """
         entry.state, entry.holder = "queued", None
+        self._fences.restored(entry.fence)
         self.entries[entry.request.request_id] = entry
         if holder is None:
             self._queues.add(entry)
@@ -132,11 +134,16 @@ class Scheduler:
                 entry.deadline = max(entry.deadline, now + self.lease_s)
                 return True
             return (agent_id, lease) in entry.leases()
-        if entry.state != "queued" or lease.fence < entry.fence:
+        if entry.state != "queued" or not self._fences.claim(lease.fence, entry.fence):
             return False
         self._queues.remove(entry)
         self._lease(entry, agent_id, lease.fence, now + self.lease_s)
         return True
+
+    def holds(self, agent_id: str, lease: HeldLease) -> bool:
+        """Return whether this is the request's first lease, and the agent's."""
+        entry = self.entries.get(lease.request_id)
+        return entry is not None and (entry.holder, entry.fence) == (agent_id, lease.fence)
 
     def leave(self, agent_id: str) -> list[str]:
         """A process is gone: what it held goes back to the queue, from its last commit on.
@@ -190,7 +197,7 @@ class Scheduler:
         if popped is None:
             return None
         entry = self.entries[popped[0]]
-        self._lease(entry, agent_id, self._next_fence(), now + self.lease_s)
+        self._lease(entry, agent_id, self._fences.next(), now + self.lease_s)
         self.pullers.spend(agent_id)
         return Granted(agent_id, entry, entry.fence, f"{popped[1]} {entry.request.kind}")
 
@@ -202,16 +209,12 @@ class Scheduler:
         return [self._lease_backup(entry, agent_id, now) for entry, agent_id in pairs]
 
     def _lease_backup(self, entry: Entry, agent_id: str, now: float) -> Granted:
-        entry.backup = Backup(agent_id, self._next_fence(), now + self.lease_s)
+        entry.backup = Backup(agent_id, self._fences.next(), now + self.lease_s)
         self.pullers[agent_id].backups.add(entry.request.request_id)
         del self._single[entry.request.request_id]
         self.pullers.spend(agent_id)
         reason = f"backup of {entry.request.kind} at {entry.holder}"
         return Granted(agent_id, entry, entry.backup.fence, reason, backup=True)
-
-    def _next_fence(self) -> int:
-        self._counter += 1
-        return (self.epoch << 32) | self._counter
 
     def _lease(self, entry: Entry, agent_id: str, fence: int, deadline: float) -> None:
         request_id = entry.request.request_id

@@ -1,4 +1,4 @@
-"""The trainer process: `python -m spotlightd.trainer.main SETTINGS_FILE DAEMON_PID`."""
+"""The trainer process once torch is loaded: model, checkpoint, link, loop."""
 
 import logging
 import os
@@ -8,11 +8,9 @@ from pathlib import Path
 
 import torch
 
-from spotlightd import logs
-from spotlightd.childproc import die_with_parent
 from spotlightd.dit.lora import attach_lora, bind_adapter, read_adapter
 from spotlightd.dit.models import load_model
-from spotlightd.errors import InputError, SpotlightError, UsageError
+from spotlightd.errors import InputError, SpotlightError
 from spotlightd.trainer.checkpoint import load_checkpoint, save_checkpoint
 from spotlightd.trainer.clip import resolve_clip_range
 from spotlightd.trainer.link import TrainerLink
@@ -68,15 +66,10 @@ def restore(settings: TrainerSettings, policy: Policy) -> int:
     return version
 
 
-def main(argv: list[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.configure(logging.INFO)
+def run(settings_file: Path) -> int:
+    """Train until told to stop; return the exit code."""
     try:
-        if len(argv) != 3 or not argv[2].isdigit():
-            raise UsageError("usage: python -m spotlightd.trainer.main SETTINGS_FILE DAEMON_PID")
-        # Loading takes seconds: a daemon killed meanwhile must not leave a second trainer behind.
-        die_with_parent(int(argv[2]))
-        settings = read_settings(Path(argv[1]))
+        settings = read_settings(settings_file)
         policy = build_policy(settings)
         version = restore(settings, policy)
         link = TrainerLink(settings)
@@ -89,7 +82,3 @@ def main(argv: list[str]) -> int:
         print(f"trainer: {error}", file=sys.stderr)
         return int(error.exit_code)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

@@ -1,5 +1,6 @@
 """Fetches a manifest's chunks from several peers; acts on the decisions of fetch.py."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -110,8 +111,11 @@ class _Transfer:
         for decision in decisions:
             match decision:
                 case Ask():
-                    message = GetChunk(self._ticket, decision.digest)
-                    await self._sockets[decision.peer_id].send_multipart(LINK.encode(message))
+                    parts = LINK.encode(GetChunk(self._ticket, decision.digest))
+                    # A peer that broke the protocol is disconnected for good: waiting for room to
+                    # send would never end. Whoever is not asked is silent, and dropped as such.
+                    with contextlib.suppress(zmq.Again):
+                        await self._sockets[decision.peer_id].send_multipart(parts, zmq.NOBLOCK)
                 case DropPeer():
                     socket = self._sockets.pop(decision.peer_id)
                     self._poller.unregister(socket)

@@ -16,8 +16,10 @@ PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Text = Annotated[str, Meta(max_length=2000)]
+Score = Annotated[float, Meta(ge=-1e6, le=1e6)]
+"""A reward. Bounded, so that its square and sums of thousands of them are numbers."""
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Role = Literal["agent", "trainer"]
 
@@ -73,6 +75,10 @@ class HeldLease(Struct, frozen=True, forbid_unknown_fields=True):
     fence: Fence
 
 
+Held = Annotated[tuple[HeldLease, ...], Meta(max_length=4096)]
+"""A daemon gives out no more at once, and repeats these lists in its answers."""
+
+
 class Hello(Message, frozen=True, tag="hello"):
     """First message of a process on the link, and again when the daemon's epoch has changed."""
 
@@ -82,7 +88,7 @@ class Hello(Message, frozen=True, tag="hello"):
     workers: Annotated[int, Meta(ge=0, le=1024)]
     chunk_port: Annotated[int, Meta(ge=0, le=65535)]
     """Port on which this agent serves weight chunks; 0 when it serves none."""
-    held: tuple[HeldLease, ...] = ()
+    held: Held = ()
     """Leases still being worked on, so that a restarted daemon can go on with them."""
     up_s: Seconds = 0.0
     """How long this process has been running: time that it was held, heard or not."""
@@ -194,8 +200,8 @@ class Result(Message, frozen=True, tag="result"):
 
     request_id: RequestId
     fence: Fence
-    scores: Annotated[dict[Name, float], Meta(max_length=16)]
-    """By reward name; finite, checked on receipt."""
+    scores: Annotated[dict[Name, Score], Meta(max_length=16)]
+    """By reward name."""
     text: Text
     """What the scorer read in the image, for people."""
     gpu_s: Seconds
@@ -217,14 +223,14 @@ class Failed(Message, frozen=True, tag="failed"):
 class HandBack(Message, frozen=True, tag="hand_back"):
     """Leases given up unfinished (their last progress, if any, was sent before)."""
 
-    held: Annotated[tuple[HeldLease, ...], Meta(max_length=4096)]
+    held: Held
     gpu_s: Seconds
 
 
 class Withdraw(Message, frozen=True, tag="withdraw"):
     """Daemon to worker side: stop these leases, nobody needs them any more. Answer: HandBack."""
 
-    held: Annotated[tuple[HeldLease, ...], Meta(max_length=4096)]
+    held: Held
 
 
 class Ack(Message, frozen=True, tag="ack"):
@@ -241,7 +247,7 @@ class Ack(Message, frozen=True, tag="ack"):
 
 class WeightFile(Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$")
+        str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
     ]
     """Relative, without `..`: it is written below the receiver's own folder."""
     size: Annotated[int, Meta(ge=0, le=2**42)]
@@ -279,7 +285,7 @@ class WhoHas(Message, frozen=True, tag="who_has"):
 
 class WeightPeer(Struct, frozen=True, forbid_unknown_fields=True):
     peer_id: Name
-    endpoint: Annotated[str, Meta(pattern=r"^tcp://[A-Za-z0-9_.:\[\]-]{3,300}$")]
+    endpoint: Annotated[str, Meta(pattern=r"^tcp://[A-Za-z0-9_.:\[\]-]{3,300}\Z")]
 
 
 class Peers(Message, frozen=True, tag="peers"):

@@ -17,6 +17,7 @@ from spotlightd.wire.codec import Buffer
 from spotlightd.wire.messages import Failed, Grant, HeldLease, Lease, Result
 
 ACK_TIMEOUT_S = 15.0
+"""Longest time until a report is sent again; half its lease where that is shorter."""
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Unacked:
     message: Result | Failed
     frames: Sequence[Buffer]
     sent_at: float
+    patience_s: float
 
 
 @dataclass
@@ -90,7 +92,8 @@ class PullState:
         if lease is None or lease.fence != message.fence:
             return False
         self._drop(message.request_id)
-        self.unacked[message.request_id] = Unacked(message, frames, now)
+        patience_s = min(ACK_TIMEOUT_S, lease.duration_s / 2)
+        self.unacked[message.request_id] = Unacked(message, frames, now, patience_s)
         return True
 
     def acked(self, request_id: str, fence: int) -> bool:
@@ -114,7 +117,7 @@ class PullState:
 
     def due(self, now: float) -> list[Unacked]:
         """Return reports to send again, because no Ack came in time."""
-        late = [u for u in self.unacked.values() if now - u.sent_at >= ACK_TIMEOUT_S]
+        late = [u for u in self.unacked.values() if now - u.sent_at >= u.patience_s]
         for report in late:
             report.sent_at = now
         return late

@@ -182,7 +182,7 @@ class DaemonHost:
     def trainer(self) -> psutil.Process | None:
         for process in family(self.process.pid) if self.process else []:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if "spotlightd.trainer.main" in process.cmdline():
+                if "spotlightd.trainer" in process.cmdline():
                     return process
         return None
 

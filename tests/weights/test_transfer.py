@@ -39,6 +39,14 @@ class Flipping(ChunkStore):
         return None if data is None else bytes([data[0] ^ 1]) + data[1:]
 
 
+class Oversized(ChunkStore):
+    """Serves more than a chunk may have: ZeroMQ disconnects such a peer for good."""
+
+    def read(self, digest):
+        data = super().read(digest)
+        return None if data is None else data + bytes(8 * CHUNK)
+
+
 class Dying(ChunkStore):
     """Its server answers two requests and then falls silent, as a killed host does."""
 
@@ -120,6 +128,15 @@ def test_a_peer_that_dies_costs_only_what_it_owed(published, tmp_path):
     counts, _ = run_transfer([dying, store], manifest, tmp_path / "to", timeout_s=0.3)
     assert same(root, tmp_path / "to", manifest)
     assert counts["peer0"] == 2
+
+
+def test_a_peer_that_breaks_the_protocol_is_not_waited_for(published, tmp_path):
+    root, manifest, store = published
+    oversized = Oversized()
+    oversized.add(manifest, root)
+    counts, _ = run_transfer([oversized, store], manifest, tmp_path / "to", timeout_s=0.3)
+    assert counts == {"peer1": 12}
+    assert same(root, tmp_path / "to", manifest)
 
 
 def test_a_transfer_goes_on_where_it_ended(published, tmp_path):

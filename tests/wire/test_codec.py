@@ -138,3 +138,26 @@ def test_mutated_messages_are_messages_or_wire_errors(data):
     except WireError:
         return
     assert isinstance(message, m.Message)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: m.GetChunk("t" * 24, DIGEST + "\n"),
+        lambda: m.WeightFile("a\n", 1, (DIGEST,)),
+        lambda: m.WeightPeer("a", "tcp://10.0.0.1:4000\n"),
+        lambda: m.Result("r", 1, {"ocr": 1e308}, "A", 0.5, 0),
+        lambda: m.HandBack((m.HeldLease("r", 1),) * 4097, 0.5),
+        lambda: m.Hello((1, 0), "agent", "vm", 1, 0, (m.HeldLease("r", 1),) * 4097),
+    ],
+)
+def test_values_that_only_look_right_are_refused(bad):
+    """A line end that `$` lets pass, a score whose square is no number, lists without end."""
+    value = bad()
+    message = value if isinstance(value, m.Message) else None
+    if message is None:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=type(value))
+    else:
+        with pytest.raises(WireError):
+            LINK.decode([msgspec.msgpack.encode(message)])

@@ -11,9 +11,9 @@ from spotlightd.wire.sampling import Request, SamplerSettings
 SAMPLER = SamplerSettings((1.0, 0.0), "flow_sde", 0.7, (), 1.0, 32, 128)
 
 
-def lease(name: str, fence: int) -> Lease:
+def lease(name: str, fence: int, duration_s: float = 1e3) -> Lease:
     request = Request(name, "rollout", 0, "p", 'a "A"', "A", 1, 0, SAMPLER)
-    return Lease(request, fence, 10.0)
+    return Lease(request, fence, duration_s)
 
 
 def report(name: str, fence: int) -> Failed:
@@ -55,6 +55,15 @@ def test_a_report_is_kept_until_it_is_acknowledged():
     assert not state.acked("a", 2)
     assert state.acked("a", 1)
     assert state.resend(now=99.0) == []
+
+
+def test_a_report_of_a_short_lease_is_sent_again_before_the_lease_runs_out():
+    state = PullState(1)
+    state.granted([lease("a", 1, duration_s=8.0)])
+    state.finished(report("a", 1), (), now=0.0)
+    assert state.due(now=3.9) == []
+    assert len(state.due(now=4.0)) == 1
+    assert state.due(now=7.9) == []
 
 
 def test_hello_lists_work_and_unacknowledged_reports_and_voids_credit():
