@@ -1,11 +1,14 @@
 """What must hold when the dust has settled, read from the state directory of an ended daemon."""
 
 import re
+import sqlite3
 import statistics
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -40,19 +43,27 @@ class Audit:
             self.problems.append(problem)
 
 
+def read(state: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Ask the database as it lies there."""
+    with closing(sqlite3.connect(f"file:{state / 'spotlight.db'}?mode=ro", uri=True)) as database:
+        return database.execute(sql).fetchall()
+
+
 def audit_store(store: Store, audit: Audit) -> None:
     """Every settled request has its one result; the database is sound."""
-    (sound,) = store._reader.execute("PRAGMA integrity_check").fetchone()
+    ((sound,),) = read(store.state_dir, "PRAGMA integrity_check")
     audit.check(sound == "ok", f"the database is damaged: {sound}")
     lost = store.count_lost()
     audit.check(lost == 0, f"{lost} requests are done without a result")
-    (twice,) = store._reader.execute(
-        "SELECT COUNT(*) FROM (SELECT 1 FROM result GROUP BY request_id HAVING COUNT(*) > 1)"
-    ).fetchone()
+    ((twice,),) = read(
+        store.state_dir,
+        "SELECT COUNT(*) FROM (SELECT 1 FROM result GROUP BY request_id HAVING COUNT(*) > 1)",
+    )
     audit.check(twice == 0, f"{twice} requests have two results")
-    (open_results,) = store._reader.execute(
-        "SELECT COUNT(*) FROM result JOIN request USING (request_id) WHERE state != 'done'"
-    ).fetchone()
+    ((open_results,),) = read(
+        store.state_dir,
+        "SELECT COUNT(*) FROM result JOIN request USING (request_id) WHERE state != 'done'",
+    )
     audit.check(open_results == 0, f"{open_results} results belong to requests that are not done")
     results = store.results()
     audit.figures["trajectories_lost"] = lost
@@ -113,7 +124,7 @@ def audit_trajectories(
     attach_lora(model, config.trainer.lora_rank, config.trainer.lora_alpha)
     trajectories = {r.request_id: r.trajectory for r in store.results() if r.trajectory}
     rows: list[tuple[Request, str]] = []
-    for (body,) in store._reader.execute("SELECT body FROM request WHERE kind = 'rollout'"):
+    for (body,) in read(store.state_dir, "SELECT body FROM request WHERE kind = 'rollout'"):
         request = msgspec.msgpack.decode(body, type=Request)
         digest = trajectories.get(request.request_id)
         if digest is not None:
