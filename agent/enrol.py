@@ -1,6 +1,7 @@
 """Joining: a key of our own, shown to the daemon whose key the token pins, and kept."""
 
 import asyncio
+import logging
 import os
 import socket
 from pathlib import Path
@@ -20,6 +21,8 @@ from spotlightd.errors import (
 from spotlightd.wire.codec import LINK, WireError
 from spotlightd.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, Enrol, Enrolled, Refused
 from spotlightd.wire.token import Token, proof_under, secret_key
+
+logger = logging.getLogger(__name__)
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -60,14 +63,34 @@ Keys = tuple[str, str]
 """Public and private CURVE key in Z85."""
 
 
+RETRY_S = 1.0
+"""Between two attempts, where the daemon asks for patience: its disk is full, say."""
+
+
 async def enrol(token: Token, name: str, timeout_s: float, keys: Keys | None = None) -> Identity:
     """Enrol a key: a new one, or one that this daemon may know already, which uses no token up.
+
+    A daemon that says "try again" is asked again until the time is up.
 
     Raises:
         UnreachableError: nobody answered in time.
         NotAuthorisedError, VersionSkewError, TryAgainError: refused, with the daemon's reason.
     """
     public, private = keys or tuple(key.decode() for key in zmq.curve_keypair())
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    while True:
+        try:
+            return await _enrol_once(token, name, deadline - clock(), (public, private))
+        except TryAgainError as error:
+            if clock() + RETRY_S >= deadline:
+                raise
+            logger.info("%s: trying again", error)
+            await asyncio.sleep(RETRY_S)
+
+
+async def _enrol_once(token: Token, name: str, timeout_s: float, keys: Keys) -> Identity:
+    public, private = keys
     context = zmq.asyncio.Context()
     dealer = context.socket(zmq.DEALER)
     try:
@@ -81,7 +104,7 @@ async def enrol(token: Token, name: str, timeout_s: float, keys: Keys | None = N
         await dealer.send_multipart(LINK.encode(message))
         if not await dealer.poll(timeout_s * 1000):
             raise UnreachableError(
-                f"no answer from {token.endpoint} within {timeout_s:g} s: is spotlightd running "
+                f"no answer from {token.endpoint} within {timeout_s:.3g} s: is spotlightd running "
                 f"there, does a firewall block the port, and was the token made by this daemon?"
             )
         answer, _ = LINK.decode(await dealer.recv_multipart())

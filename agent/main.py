@@ -136,7 +136,7 @@ class Agent:
         if self._beating is not None:
             # A beat after goodbye would look like an agent that wants to come back.
             self._beating.cancel()
-        logger.info("leaving: %s", leave.reason)
+        logger.info("leaving: %s; denoising steps done: %d", leave.reason, self._steps_done())
         if self._work is not None:
             self._work.hand_back_rest()
         self._link.send(m.Goodbye(leave.reason))
@@ -300,13 +300,17 @@ class Agent:
             self._link.send(self._beat())
             await asyncio.sleep(self._beat_s)
 
+    def _steps_done(self) -> int:
+        """Denoising steps x trajectories of all workers since they started."""
+        return sum(slot.denoise_steps for slot in self._workers.slots) if self._workers else 0
+
     def _beat(self) -> m.Heartbeat:
         slots = self._workers.slots if self._workers else []
         busy = sum(slot.busy_s for slot in slots)
         loading = sum(slot.loading_total_s() for slot in slots)
         alive = sum(time.monotonic() - slot.began for slot in slots)
         return m.Heartbeat(
-            sum(slot.denoise_steps for slot in slots),
+            self._steps_done(),
             busy,
             loading,
             max(alive - busy - loading, 0.0),

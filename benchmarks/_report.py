@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,12 @@ def make_parser(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     return parser
+
+
+def percentile(values: list[float], percent: float) -> float:
+    """Return the smallest value that `percent` of all values do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(percent / 100 * len(ordered)) - 1, 0)]
 
 
 def finish(

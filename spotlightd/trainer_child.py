@@ -15,6 +15,7 @@ from spotlightd.trainer.settings import TrainerSettings, write_settings
 logger = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
+"""Ends without a new version in between; then something is wrong that no start mends."""
 STOP_GRACE_S = 10.0
 
 
@@ -45,9 +46,12 @@ class TrainerChild:
         Returns OK when it was stopped, else the exit code of a trainer that refuses to run
         (bad input, say) or that failed too often.
         """
-        restarts = 0
+        restarts, version = 0, None
         while True:
-            code = await self._run_once()
+            settings = self._make_settings()
+            if settings.resume_version != version:
+                restarts, version = 0, settings.resume_version
+            code = await self._run_once(settings)
             if self._stopping:
                 return ExitCode.OK
             self._on_exit(code)
@@ -59,8 +63,8 @@ class TrainerChild:
                 return ExitCode.FAILURE
             logger.warning("the trainer ended with exit code %d: starting it again", code)
 
-    async def _run_once(self) -> int:
-        write_settings(self._settings_file, self._make_settings())
+    async def _run_once(self, settings: TrainerSettings) -> int:
+        write_settings(self._settings_file, settings)
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

@@ -12,6 +12,7 @@ import zmq
 
 from spotlightd.atomic import write_file
 from spotlightd.dit.lora import adapter_bytes
+from spotlightd.errors import SpotlightError
 from spotlightd.planner.seeds import keyed_hash
 from spotlightd.store.blobs import Blobs
 from spotlightd.trainer.batch import DamagedError, load_batch
@@ -57,6 +58,8 @@ class TrainerLoop:
         rewards = (config.rewards.train, *config.rewards.report)
         self._rollouts = Rollouts(policy.model, config.trainer.max_batch, rewards, self._link.send)
         self._train: training.Train | None = None
+        self._trained: training.Trained | None = None
+        """The newest update, to be told again."""
         self._hello_at = 0.0
         self._poller = zmq.Poller()
         self._poller.register(link.socket, zmq.POLLIN)
@@ -152,9 +155,7 @@ class TrainerLoop:
 
     def _run_update(self, message: training.Train) -> None:
         if message.policy_version != self.version:
-            logger.warning(
-                "asked to train version %d, holding %d", message.policy_version, self.version
-            )
+            self._answer_old(message)
             return
         self._rollouts.hand_back_all()
         began = time.monotonic()
@@ -178,17 +179,29 @@ class TrainerLoop:
             seconds,
             {name: float(f"{value:.3g}") for name, value in report.metrics.items()},
         )
-        self._link.send(
-            training.Trained(
-                message.iteration,
-                self.version,
-                report.metrics,
-                report.differences,
-                self._policy.clip_range,
-                seconds,
-            )
+        self._trained = training.Trained(
+            message.iteration,
+            self.version,
+            report.metrics,
+            report.differences,
+            self._policy.clip_range,
+            seconds,
         )
+        self._link.send(self._trained)
         self._give()
+
+    def _answer_old(self, message: training.Train) -> None:
+        """The daemon asks for another update than the one that is next: it may have asked twice,
+        or missed the answer. Raises SpotlightError where only a fresh start brings both together.
+        """
+        done = self._trained
+        if done is None or done.policy_version != message.policy_version + 1:
+            raise SpotlightError(
+                f"asked to train version {message.policy_version}, holding {self.version}: "
+                f"starting again from the version that the daemon holds"
+            )
+        logger.info("version %d is trained already: saying so again", done.policy_version)
+        self._link.send(done)
 
     def _update(self, message: training.Train) -> UpdateReport:
         section = self._config.trainer

@@ -65,6 +65,7 @@ class ScriptedDaemon:
         self.epoch = 1
         self.refusal: m.Refused | None = None
         """The answer to enrolment, in place of an acceptance."""
+        self.refused_keys: list[str] = []
         self.welcomes = True
         self.secret = secrets.token_urlsafe(12)
         self._tmp_path = tmp_path
@@ -176,6 +177,8 @@ class ScriptedDaemon:
 
     async def _enrol(self, key: str, message: m.Enrol) -> m.Enrolled | m.Refused:
         if self.refusal is not None:
+            self.refused_keys.append(key)
+            self._news.set()
             return self.refusal
         assert message.proof == proof_under(secret_key(self.secret), key)
         self.allowed.peers[key] = Peer("agent-x", message.name, "agent")

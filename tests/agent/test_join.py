@@ -67,12 +67,26 @@ def test_a_join_keeps_a_key_with_which_it_comes_back(play, tmp_path):
 def test_a_refusal_chooses_the_exit_code(play, tmp_path, code, expected):
     async def script(daemon):
         daemon.refusal = m.Refused(code, "the daemon's reason")
-        agent = await daemon.start_agent("--state-dir", str(tmp_path / "state"))
+        state = ("--state-dir", str(tmp_path / "state"))
+        agent = await daemon.start_agent("--connect-timeout=1", *state)
         assert await agent.exit_code() == expected
         assert agent.log.count("the daemon's reason") == 1 and "Traceback" not in agent.log
 
     play(script)
     assert not (tmp_path / "state/agent.json").exists()
+
+
+def test_a_daemon_that_asks_for_patience_is_asked_again(play, tmp_path):
+    async def script(daemon):
+        daemon.refusal = m.Refused("try_again", "the disk is full")
+        agent = await daemon.start_agent()
+        refused = await daemon.until(lambda: list(daemon.refused_keys), agent)
+        daemon.refusal = None
+        await daemon.until(lambda: daemon.all(m.Hello), agent)
+        assert set(daemon.refused_keys) == {daemon.key}, "the same key, so that one use is taken"
+        assert refused and "the disk is full: trying again" in agent.log
+
+    play(script)
 
 
 def test_a_refused_session_ends_the_agent(play):
