@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 
 import msgspec
@@ -63,6 +64,8 @@ Keys = tuple[str, str]
 """Public and private CURVE key in Z85."""
 
 
+PATIENCE_S = 5.0
+"""For one answer."""
 RETRY_S = 1.0
 """Between two attempts, where the daemon asks for patience: its disk is full, say."""
 
@@ -101,8 +104,13 @@ async def _enrol_once(token: Token, name: str, timeout_s: float, keys: Keys) -> 
         proof = proof_under(secret_key(token.secret), public)
         protocol = (PROTOCOL_MAJOR, PROTOCOL_MINOR)
         message = Enrol(protocol, token.token_id, public, proof, name)
-        await dealer.send_multipart(LINK.encode(message))
-        if not await dealer.poll(timeout_s * 1000):
+        deadline = time.monotonic() + timeout_s
+        answered = False
+        while not answered and (left := deadline - time.monotonic()) > 0:
+            # A daemon that ended after it had read this never answers it: say it again.
+            await dealer.send_multipart(LINK.encode(message))
+            answered = bool(await dealer.poll(min(left, PATIENCE_S) * 1000))
+        if not answered:
             raise UnreachableError(
                 f"no answer from {token.endpoint} within {timeout_s:.3g} s: is spotlightd running "
                 f"there, does a firewall block the port, and was the token made by this daemon?"

@@ -173,7 +173,12 @@ class Agent:
             self._hello()
 
     async def _until_welcomed(self) -> None:
-        await asyncio.sleep(self.settings.connect_timeout_s)
+        """A daemon that ended after it had our Hello never answers it: say it again."""
+        deadline = time.monotonic() + self.settings.connect_timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, HELLO_PATIENCE_S))
+            if self._welcome is None:
+                self._hello_again()
         if self._welcome is None:
             raise UnreachableError(
                 f"no answer from {self.identity.link_endpoint} within "

@@ -1,14 +1,18 @@
 """Joining: with the right token it works once and for good; otherwise a sentence and a code."""
 
+import asyncio
 import signal
 import socket
 import stat
 
 import msgspec
 import pytest
+import zmq.asyncio
 
+from agent.enrol import enrol
 from spotlightd.errors import ExitCode
 from spotlightd.wire import messages as m
+from spotlightd.wire.codec import LINK
 from spotlightd.wire.token import Token, make_token, parse_token
 
 
@@ -87,6 +91,41 @@ def test_a_daemon_that_asks_for_patience_is_asked_again(play, tmp_path):
         assert refused and "the disk is full: trying again" in agent.log
 
     play(script)
+
+
+def test_a_hello_that_died_with_its_daemon_is_said_again(play):
+    async def script(daemon):
+        daemon.welcomes = False
+        agent = await daemon.start_agent()
+        await daemon.until(lambda: daemon.all(m.Hello), agent)
+        daemon.welcomes = True
+        await daemon.until(lambda: daemon.all(m.Heartbeat), agent)
+        assert len(daemon.all(m.Hello)) == 2
+
+    play(script)
+
+
+def test_a_request_to_join_that_died_with_its_daemon_is_made_again(monkeypatch):
+    """Nothing is behind the socket when the first arrives."""
+    monkeypatch.setattr("agent.enrol.PATIENCE_S", 0.05)
+
+    async def answer_the_second(router):
+        first, second = [await router.recv_multipart() for _ in range(2)]
+        assert first == second
+        await router.send_multipart([second[0], *LINK.encode(m.Enrolled("agent-1", 7))])
+
+    async def script():
+        public, secret = zmq.curve_keypair()
+        with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
+            router.curve_server, router.curve_secretkey, router.linger = True, secret, 0
+            port = router.bind_to_random_port("tcp://127.0.0.1")
+            token = Token(f"127.0.0.1:{port}", public.decode(), "tok", "secret")
+            answering = asyncio.ensure_future(answer_the_second(router))
+            identity = await enrol(token, "vm-1", 10.0)
+            await answering
+        assert identity.link_endpoint == "tcp://127.0.0.1:7"
+
+    asyncio.run(script())
 
 
 def test_a_refused_session_ends_the_agent(play):

@@ -200,7 +200,7 @@ class Chaos:
         store = Store(self.state)
         try:
             audit_store(store, audit)
-            audit_ledger(store, fleet.vms, self.daemon.away, audit)
+            audit_ledger(store, fleet.vms, self.daemon.away(), audit)
             self.say(f"replaying the trajectories of {self.observer.version + 1} versions")
             audit_trajectories(store, config, faults.damaged, audit, lambda _: None)
         finally:

@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -17,10 +20,8 @@ from tests.chaos.proxy import Proxy
 
 BIN = Path(sys.executable).parent
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+UP = re.compile(r"(?m)^(\S+) INFO +fleet +spotlightd is up ")
 
-
-START_S = 3.0
-"""What a daemon takes until it listens again, on two busy cores."""
 RECONNECT_S = 2.0
 """After a silence an agent may need so long until it is heard again."""
 
@@ -152,8 +153,8 @@ class DaemonHost:
     stopping: bool = False
     refused: list[int] = field(default_factory=list)
     """Exit codes other than of a kill or of a full disk."""
-    away: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when nobody listened."""
+    ends: list[float] = field(default_factory=list)
+    """Clock times at which it ended."""
     held: asyncio.Event = field(default_factory=asyncio.Event)
     """Clear while it must stay down."""
 
@@ -166,12 +167,17 @@ class DaemonHost:
             self.process = start("spotlightd", self.arguments, self.log)
             self.starts += 1
             code = await asyncio.to_thread(self.process.wait)
-            self.away.append((time.time(), time.time() + START_S))
+            self.ends.append(time.time())
             if code not in (0, -signal.SIGKILL, 75):
                 self.refused.append(code)
             if code == 75:
                 # The disk is full; systemd waits a little, too.
                 await asyncio.sleep(0.5)
+
+    def away(self) -> list[tuple[float, float]]:
+        """Return from when to when nobody listened."""
+        ups = [datetime.fromisoformat(at).timestamp() for at in UP.findall(self.log.read_text())]
+        return [(end, min((up for up in ups if up > end), default=math.inf)) for end in self.ends]
 
     def kill(self) -> None:
         """SIGKILL; the kernel takes its children with it."""
