@@ -1,4 +1,4 @@
-"""How often a trainer that ends is started again. Its processes are scripted: exit codes in turn."""
+"""How often a trainer that ends is started again; its processes are exit codes in turn."""
 
 import asyncio
 from dataclasses import dataclass, replace
