@@ -2,7 +2,7 @@
 
     make chaos [SEED=1] [ARGS="--seconds 120 --json chaos.json"]
 
-A daemon with its trainer, and four agents behind networks of their own, train the embedded model
+A daemon with its trainer, and three agents behind networks of their own, train the embedded model
 while agents are killed in bursts, frozen, cut off and given notices, workers and the trainer are
 killed, and the daemon is killed again and again, its disk filled, its blobs damaged, the end of its
 log torn off. Whatever dies is started again, as a cloud and systemd would. Then everything that was
@@ -15,6 +15,7 @@ Exit code 1 when anything is lost, doubled, changed or unaccounted for.
 import argparse
 import asyncio
 import json
+import shutil
 import socket
 import sys
 import tempfile
@@ -35,10 +36,9 @@ from tests.chaos.audit import Audit, audit_ledger, audit_store, audit_trajectori
 from tests.chaos.disk import Disk
 from tests.chaos.faults import Faults
 from tests.chaos.observer import Observer
-from tests.chaos.schedule import Fault, Plan, count_deaths, make_schedule
+from tests.chaos.schedule import FLEET, Fault, Plan, count_deaths, make_schedule
 from tests.chaos.vms import DaemonHost, Fleet
 
-AGENTS = 4
 LOOK_S = 0.5
 SAY_S = 15.0
 AFTERMATH_ITERATIONS = 2
@@ -77,8 +77,11 @@ def free_ports(number: int) -> list[int]:
 class Chaos:
     """One run."""
 
-    def __init__(self, folder: Path, seed: int, plan: Plan, console: Console) -> None:
+    def __init__(
+        self, folder: Path, seed: int, plan: Plan, console: Console, keep_state: bool
+    ) -> None:
         self.folder, self.plan, self.console = folder, plan, console
+        self.keep_state = keep_state
         self.schedule = make_schedule(seed, plan)
         self.disk = Disk(folder / "disk", size_mb=768)
         self.state = folder / "disk" / "state"
@@ -126,6 +129,8 @@ class Chaos:
         finally:
             self.daemon.stopping = True
             self.daemon.kill()
+            if self.keep_state and self.disk.mounted and self.state.exists():
+                shutil.copytree(self.state, self.folder / "state")
             self.disk.unmount()
 
     @property
@@ -146,7 +151,7 @@ class Chaos:
         """The cloud: whatever is lost is replaced."""
         while True:
             fleet.note_ends()
-            if len(fleet.running()) < AGENTS:
+            if len(fleet.running()) < FLEET:
                 await fleet.add()
             await asyncio.sleep(0.2)
 
@@ -249,7 +254,7 @@ def main() -> int:
         if args.keep:
             args.keep.mkdir(parents=True)
             folder = args.keep.resolve()
-        chaos = Chaos(folder, args.seed, plan, console)
+        chaos = Chaos(folder, args.seed, plan, console, keep_state=args.keep is not None)
         audit = asyncio.run(chaos.run())
         print_audit(audit, console, time.monotonic() - chaos.began)
     if args.json:

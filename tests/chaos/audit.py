@@ -24,6 +24,8 @@ from spotlightd.wire.sampling import Request
 from tests.chaos.vms import Vm
 
 TOLERANCE = 1e-5
+WORST = 8
+"""Accounts that a problem with the ledger names."""
 HELD_SHARE = 0.05
 """Of the time lived: the last half second before a death is not seen."""
 SLACK_S = 1.5
@@ -85,6 +87,7 @@ def audit_ledger(
     Ledger(accounts).validate(now=0.0)
     by_name = {account.name: account for account in accounts.values() if account.role == "agent"}
     held = lived = 0.0
+    off: list[tuple[float, str]] = []
     for vm in vms:
         account = by_name.get(vm.name)
         if account is None or vm.ended is None:
@@ -92,7 +95,9 @@ def audit_ledger(
         own = account.held(now=0.0)
         first_heard = account.joined_at - (account.held_before / max(account.workers, 1))
         until = min(vm.heard_until(daemon_away), leaving_time(vm.log) or vm.ended)
-        held, lived = held + own, lived + max(until - max(first_heard, vm.began), 0.0)
+        heard = max(until - max(first_heard, vm.began), 0.0)
+        held, lived = held + own, lived + heard
+        off.append((abs(own - heard), f"{vm.name} {heard:.1f} and {own:.1f} s"))
         audit.check(
             own <= vm.ended - vm.began + SLACK_S,
             f"{vm.name} lived {vm.ended - vm.began:.1f} s and is billed for {own:.1f} s",
@@ -101,7 +106,8 @@ def audit_ledger(
     audit.figures["agent_seconds_heard"] = lived
     audit.check(
         abs(held - lived) <= HELD_SHARE * max(lived, 1.0),
-        f"agents lived {lived:.0f} s since their Hello and are billed for {held:.0f} s",
+        f"agents lived {lived:.0f} s since their Hello and are billed for {held:.0f} s; furthest "
+        f"off: {', '.join(text for _, text in sorted(off)[: -WORST - 1 : -1])}",
     )
 
 
