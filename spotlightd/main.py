@@ -155,13 +155,14 @@ class Daemon:
     async def _supervise(self) -> int:
         trainer = asyncio.create_task(self.trainer.run(), name="trainer")
         conducting = asyncio.create_task(self.conductor.run(), name="conductor")
+        listening = asyncio.create_task(self.link.failed(), name="link")
         background = [
             asyncio.create_task(self._tick(), name="tick"),
             asyncio.create_task(notify.keep_watchdog(self._proof_of_life), name="watchdog"),
         ]
         finished = asyncio.create_task(self.conductor.finished.wait(), name="finished")
         stopped = asyncio.create_task(self._stop.wait(), name="stopped")
-        ends = {trainer, conducting, finished, stopped}
+        ends = {trainer, conducting, listening, finished, stopped}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if finished.done():
@@ -171,8 +172,9 @@ class Daemon:
                 code = trainer.result()
                 self.fleet.event("error", "trainer", f"the trainer ended with exit code {code}")
                 return code
-            if conducting.done():
-                conducting.result()
+            for essential in (conducting, listening):
+                if essential.done():
+                    essential.result()
             return ExitCode.OK
         finally:
             notify.stopping("stopping")

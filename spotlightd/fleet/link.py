@@ -50,16 +50,26 @@ class Link:
         return self._context
 
     def bind(self, host: str, link_port: int, enrol_port: int) -> None:
-        """Raises TryAgainError when an address is taken or not ours."""
+        """Listen; call it on the event loop. Messages wait until `start`.
+
+        Raises TryAgainError when an address is taken or not ours.
+        """
+        # Whoever connects before there is somebody to ask would be let in unasked.
+        self._auth.start()
         self.link_port = bind_port(self._link, host, link_port)
         self.enrol_port = bind_port(self._enrol, host, enrol_port)
 
     def start(self, handler: Handler, enrol: EnrolHandler) -> None:
-        self._auth.start()
         self._tasks = [
             asyncio.create_task(self._read_link(handler), name="link reader"),
             asyncio.create_task(self._read_enrol(enrol), name="enrolment reader"),
         ]
+
+    async def failed(self) -> None:
+        """Wait for a reader to end, which none should, and raise what ended it."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
     async def send(self, key: str, message: Message, frames: Sequence[Buffer] = ()) -> bool:
         """Send to the peer that was last heard under `key`.
@@ -89,8 +99,7 @@ class Link:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._auth.stop()
         self._link.close(linger=500)
         self._enrol.close(linger=500)
@@ -112,6 +121,8 @@ class Link:
             (zmq.HEARTBEAT_TTL, 6000),
             (zmq.MAXMSGSIZE, max_bytes),
             (zmq.ROUTER_MANDATORY, 1),
+            # Nobody to ask is a refusal; ZeroMQ's default is to let everybody in.
+            (zmq.ZAP_ENFORCE_DOMAIN, 1),
         ):
             socket.setsockopt(option, value)
         return socket

@@ -125,7 +125,8 @@ def audit_trajectories(
     progress: Callable[[int], None],
 ) -> None:
     """Every committed rollout is produced again from its request, and is the same."""
-    torch.set_num_threads(2)
+    # A second thread would only wait for the first, where others compute too.
+    torch.set_num_threads(1)
     model = load_model(resolve_model_dir(config.run.model), torch.float32, "cpu")
     attach_lora(model, config.trainer.lora_rank, config.trainer.lora_alpha)
     trajectories = {r.request_id: r.trajectory for r in store.results() if r.trajectory}

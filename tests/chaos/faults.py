@@ -84,8 +84,8 @@ class Faults:
         for vm in self._some(fault):
             frozen = family(vm.process.pid)
             send_all(frozen, signal.SIGSTOP)
-            vm.silent.append((time.time(), time.time() + fault.seconds))
-            self._last(fault.seconds, lambda frozen=frozen: send_all(frozen, signal.SIGCONT))
+            vm.frozen_until = vm.silence(fault.seconds, vm.frozen_until)
+            self._last(fault.seconds, lambda vm=vm, frozen=frozen: _thaw(vm, frozen))
             self.done["freezes"] += 1
 
     async def _notice(self, fault: Fault) -> None:
@@ -100,8 +100,8 @@ class Faults:
         mode = "cut" if fault.draw * 1e6 % 2 < 1 else "silent"
         for vm in struck:
             vm.proxy.set_mode(mode)  # type: ignore[arg-type]
-            vm.silent.append((time.time(), time.time() + fault.seconds))
-            self._last(fault.seconds, lambda vm=vm: vm.proxy.set_mode("open"))
+            vm.cut_until = vm.silence(fault.seconds, vm.cut_until)
+            self._last(fault.seconds, lambda vm=vm: _reconnect(vm))
         self.done["partitions"] += bool(struck)
 
     # --- the reserved node --------------------------------------------------------------------
@@ -168,6 +168,16 @@ class Faults:
             self.say(f"the last {lost} bytes of the log are gone")
             self.done["truncated_wals"] += 1
         self.daemon.held.set()
+
+
+def _thaw(vm: Vm, frozen: list[psutil.Process]) -> None:
+    if time.time() >= vm.frozen_until:
+        send_all(frozen, signal.SIGCONT)
+
+
+def _reconnect(vm: Vm) -> None:
+    if time.time() >= vm.cut_until:
+        vm.proxy.set_mode("open")
 
 
 def _command(process: psutil.Process) -> str:

@@ -71,6 +71,15 @@ class Vm:
 
     silent: list[tuple[float, float]] = field(default_factory=list)
     """From when to when it was frozen or cut off."""
+    frozen_until: float = 0.0
+    cut_until: float = 0.0
+    """Clock times; faults may overlap, and the last to end ends them."""
+
+    def silence(self, seconds: float, until: float) -> float:
+        """It falls silent; return when what silences it ends, `until` or later."""
+        now = time.time()
+        self.silent.append((now, now + seconds))
+        return max(until, now + seconds)
 
     @property
     def running(self) -> bool:

@@ -7,6 +7,7 @@ import time
 import pytest
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from spotlightd.errors import InputError, TryAgainError
 from spotlightd.fleet.auth import AllowList, KeyPair, Peer, load_or_make_keys
@@ -167,6 +168,44 @@ def test_an_unknown_key_is_not_heard_and_a_revoked_one_no_more(tmp_path):
         await f.wait_heard()
         assert [message.reason for _, message in f.heard] == ["one", "three"]
         assert isinstance(peer, Peer)
+
+    scenario(tmp_path, body)
+
+
+def test_nobody_gets_in_unasked_while_the_daemon_starts(tmp_path):
+    """From the first moment that it listens: agents of a daemon that comes back knock at once."""
+
+    async def body(f):
+        keys = key_pair()
+        link = Link(keys, AllowList())
+        link.bind("127.0.0.1", 0, 0)
+        try:
+            stranger = f.dealer(key_pair(), link.link_port, keys.public)
+            outcomes = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            monitor = stranger.get_monitor_socket(outcomes)
+            await stranger.send_multipart(LINK.encode(m.Goodbye("let in")))
+            async with asyncio.timeout(5):
+                event = parse_monitor_message(await monitor.recv_multipart())
+            stranger.disable_monitor()
+            monitor.close()
+            assert event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        finally:
+            await link.close()
+
+    scenario(tmp_path, body)
+
+
+def test_a_reader_that_ends_is_no_secret(tmp_path, monkeypatch):
+    async def body(f):
+        def broken(*_):
+            raise RuntimeError("no more")
+
+        monkeypatch.setattr(f.link, "hear", broken)
+        answer, keys = await f.enrol(f.token())
+        await f.dealer(keys, f.link.link_port).send_multipart(LINK.encode(m.Goodbye("test")))
+        async with asyncio.timeout(5):
+            with pytest.raises(RuntimeError, match="no more"):
+                await f.link.failed()
 
     scenario(tmp_path, body)
 
