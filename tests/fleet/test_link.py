@@ -201,7 +201,7 @@ def test_a_reader_that_ends_is_no_secret(tmp_path, monkeypatch):
             raise RuntimeError("no more")
 
         monkeypatch.setattr(f.link, "hear", broken)
-        answer, keys = await f.enrol(f.token())
+        _, keys = await f.enrol(f.token())
         await f.dealer(keys, f.link.link_port).send_multipart(LINK.encode(m.Goodbye("test")))
         async with asyncio.timeout(5):
             with pytest.raises(RuntimeError, match="no more"):
