@@ -61,6 +61,8 @@ class SamplerSection(Section, frozen=True):
     guidance_scale: Annotated[float, Meta(ge=0, le=100)] = 1.0
     height: AtLeastOne = 32
     width: AtLeastOne = 128
+    num_frames: AtLeastOne = 1
+    """Frames of a video; 1 for models that draw images."""
 
 
 class PlannerSection(Section, frozen=True):

@@ -263,6 +263,7 @@ class CyclePlan:
             sampler.guidance_scale,
             sampler.height,
             sampler.width,
+            sampler.num_frames,
         )
 
     def _request(
