@@ -7,20 +7,26 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler
 
+from spotlightd.dit.lora import adapter_bytes, adapter_parameters, attach_lora
 from spotlightd.dit.models import load_model
-from spotlightd.dit.models.pipeline import pack, unpack
-from spotlightd.dit.models.wan import pack_video, unpack_video
-from spotlightd.dit.noise import Stream, standard_normal
 from spotlightd.dit.sampler import Sampler
 from spotlightd.errors import InputError
+from spotlightd.outputs.adapter_file import FILE_NAME, to_diffusers
 from spotlightd.replay import sample_whole
-from spotlightd.wire.sampling import Request, SamplerSettings
+from tests.dit.plain_pipelines import (
+    FRAMES,
+    HEIGHT,
+    PROMPTS,
+    WIDTH,
+    call,
+    initial_latents,
+    plain_pipeline,
+    requests,
+    settings_of,
+)
 from tests.dit.tiny_pipelines import BUILDERS, save
 
-PROMPTS = ['A sign "OPEN".', "Two red cups, one of them on a table."]
-HEIGHT, WIDTH, FRAMES, STEPS = 32, 48, 5, 3
 MODELS = sorted(BUILDERS)
 
 
@@ -33,62 +39,6 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ours(folders):
     return cache(lambda name: load_model(folders(name)))
-
-
-def frames_of(name):
-    return FRAMES if name == "wan" else 1
-
-
-def settings_of(model, name, guidance=1.0, window=()):
-    frames = frames_of(name)
-    sigmas = model.sigmas(STEPS, model.latent_shape(HEIGHT, WIDTH, frames)[0])
-    return SamplerSettings(sigmas, "flow_cps", 0.7, window, guidance, HEIGHT, WIDTH, frames)
-
-
-def requests(settings):
-    return [
-        Request(f"r{seed}", "evaluate", 0, f"p{seed}", prompt, "", seed, 0, settings)
-        for seed, prompt in enumerate(PROMPTS, start=1)
-    ]
-
-
-def initial_latents(model, name):
-    shape = model.latent_shape(HEIGHT, WIDTH, frames_of(name))
-    noise = [standard_normal(seed, 0, Stream.INITIAL, shape) for seed in (1, 2)]
-    return torch.stack(noise)
-
-
-def plain_pipeline(folder, name, sigmas):
-    """diffusers' own pipeline; Wan's gets a single-step scheduler on the same noise levels."""
-    pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True)
-    pipe.set_progress_bar_config(disable=True)
-    if name == "wan":
-        pipe.scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0)
-        keep = torch.tensor(sigmas[:-1])
-        set_timesteps = pipe.scheduler.set_timesteps
-        pipe.scheduler.set_timesteps = lambda _, device=None: set_timesteps(
-            sigmas=keep.tolist(), device=device
-        )
-    return pipe
-
-
-def call(pipe, name, latents, guidance, output="latent"):
-    """Run a plain pipeline from our packed latents; return packed latents, or pixels."""
-    rows, columns = HEIGHT // 16, WIDTH // 16
-    arguments = {"prompt": PROMPTS, "height": HEIGHT, "width": WIDTH, "latents": latents}
-    arguments |= {"num_inference_steps": STEPS, "output_type": output, "guidance_scale": guidance}
-    if name == "qwen_image":
-        del arguments["guidance_scale"]
-        arguments["true_cfg_scale"] = guidance
-        arguments["negative_prompt"] = [" "] * len(PROMPTS) if guidance > 1 else None
-    if name == "sd3":
-        arguments["latents"] = unpack(latents, rows, columns)
-    if name == "wan":
-        arguments |= {"latents": unpack_video(latents, rows, columns), "num_frames": FRAMES}
-    out = pipe(**arguments, return_dict=False)[0]
-    if output != "latent":
-        return out
-    return pack(out) if name == "sd3" else pack_video(out) if name == "wan" else out
 
 
 GUIDED = {"sd3": 4.5, "flux": 3.5, "qwen_image": 4.0, "wan": 5.0}
@@ -208,3 +158,24 @@ def test_a_damaged_folder_is_named(folders, tmp_path):
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     with pytest.raises(InputError, match="cannot load the StableDiffusion3Pipeline"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(GUIDED))
+def test_the_exported_adapter_reproduces_our_images_in_a_plain_pipeline(folders, tmp_path, name):
+    """With alpha unlike rank: a reader that does not learn alpha scales the adapter wrongly."""
+    model = load_model(folders(name))
+    settings = settings_of(model, name, GUIDED[name])
+    base = sample_whole(Sampler(model), requests(settings))
+    attach_lora(model, 4, 12.0)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in adapter_parameters(model).values():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    trained = sample_whole(Sampler(model), requests(settings))
+    latents = torch.stack([t.latents_LD for t in trained])
+    assert (latents - torch.stack([t.latents_LD for t in base])).abs().max() > 0.01
+    (tmp_path / FILE_NAME).write_bytes(to_diffusers(adapter_bytes(model), 4, 12.0, "adapter"))
+    pipe = plain_pipeline(folders(name), name, settings.sigmas)
+    pipe.load_lora_weights(tmp_path)
+    theirs = call(pipe, name, initial_latents(model, name), GUIDED[name], output="np")
+    np.testing.assert_allclose(model.pixels(latents, HEIGHT, WIDTH), theirs, atol=1e-4)
