@@ -56,8 +56,9 @@ class TrainerLoop:
         self._latent_shape = policy.model.latent_shape(
             sampler.height, sampler.width, sampler.num_frames
         )
-        rewards = (config.rewards.train, *config.rewards.report)
-        self._rollouts = Rollouts(policy.model, config.trainer.max_batch, rewards, self._link.send)
+        self._rollouts = Rollouts(
+            policy.model, config.trainer.max_batch, config.rewards, self._link.send
+        )
         self._train: training.Train | None = None
         self._hello_at = 0.0
         self._poller = zmq.Poller()
