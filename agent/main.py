@@ -228,7 +228,7 @@ class Agent:
             logger.info("joined as %s", welcome.agent_id)
             self.lifecycle.welcomed()
             capacity = self.settings.workers * self.settings.max_batch
-            self._work = Work(capacity, welcome.rewards, self._link.send)
+            self._work = Work(capacity, welcome.rewards, self._link.send, welcome.reward_options)
             self._spawn(self._start_scorer(self._work))
             self._beating = self._spawn(self._heartbeat())
             self._start_workers()

@@ -17,6 +17,7 @@ from spotlightd.wire import pipe
 from spotlightd.wire import worker as w
 from spotlightd.wire.codec import Buffer
 from spotlightd.wire.pull import PullState, states_by_fence
+from spotlightd.wire.rewards import RewardOptions
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Waiting:
     message: w.Finished
     frames: dict[str, Buffer]
     target: str
+    prompt: str
     keeps_frames: bool
     """Exploration sends scores alone."""
 
@@ -39,10 +41,17 @@ class Waiting:
 class Work:
     """Everything leased to this agent, until it is acknowledged."""
 
-    def __init__(self, capacity: int, rewards: tuple[str, ...], send: Send) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        rewards: tuple[str, ...],
+        send: Send,
+        reward_options: RewardOptions | None = None,
+    ) -> None:
         self.pull = PullState(capacity)
         self.workers: Workers | None = None
         self._rewards = rewards
+        self._reward_options = reward_options or RewardOptions()
         self._send = send
         self._slots: dict[str, WorkerSlot] = {}
         self._waiting: dict[str, Waiting] = {}
@@ -189,7 +198,7 @@ class Work:
         named = dict(zip((spec.name for spec in message.frames), frames, strict=True))
         request = lease.request
         self._waiting[message.request_id] = Waiting(
-            message, named, request.target, request.kind != "explore"
+            message, named, request.target, request.prompt, request.kind != "explore"
         )
         self._score()
 
@@ -228,19 +237,19 @@ class Work:
         self._scoring = list(self._waiting)[:SCORER_BATCH]
         batch = [self._waiting[request_id] for request_id in self._scoring]
         images = [waiting.frames["image"] for waiting in batch]
-        items = tuple(w.ScoreItem(b.message.request_id, b.target) for b in batch)
+        items = tuple(w.ScoreItem(b.message.request_id, b.target, b.prompt) for b in batch)
         specs = tuple(m.FrameSpec("image", memoryview(image).nbytes) for image in images)
-        self._scorer.send(w.Score(items, self._rewards, specs), images)
+        self._scorer.send(w.Score(items, self._rewards, specs, self._reward_options), images)
 
     def _scored(self, message: w.Scores) -> None:
         self._scoring = []
         for item in message.items:
             waiting = self._waiting.pop(item.request_id, None)
             if waiting is not None:
-                self._report(waiting, item)
+                self._report(waiting, item, message.version)
         self._score()
 
-    def _report(self, waiting: Waiting, item: w.Scored) -> None:
+    def _report(self, waiting: Waiting, item: w.Scored, scorer: str) -> None:
         done = waiting.message
         if item.error:
             self._fail(done.request_id, done.fence, f"scorer: {item.error}", done.gpu_s)
@@ -254,6 +263,7 @@ class Work:
             done.gpu_s,
             done.resumed_from,
             done.frames if waiting.keeps_frames else (),
+            scorer,
         )
         if self.pull.finished(result, frames, time.monotonic()):
             self._send(result, frames)

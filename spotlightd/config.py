@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from spotlightd.errors import ConfigError
+from spotlightd.wire.rewards import HttpFormat, RewardOptions
 from spotlightd.wire.sampling import Name, SdeForm, Seed
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -37,7 +38,7 @@ class RunSection(Section, frozen=True):
     model: str = "glyph-ocr"
     """`glyph-ocr` (embedded) or a folder in diffusers' layout."""
     prompts: str = "train"
-    """`train` (embedded list) or a file with one prompt a line, target in double quotes."""
+    """`train` (embedded list), a .txt or .jsonl file, or a dataset's folder."""
     held_out: str = "held_out"
     """Prompts for evaluation: `held_out` (embedded list) or a file."""
     evaluate_prompts: AtLeastOne = 32
@@ -61,6 +62,8 @@ class SamplerSection(Section, frozen=True):
     guidance_scale: Annotated[float, Meta(ge=0, le=100)] = 1.0
     height: AtLeastOne = 32
     width: AtLeastOne = 128
+    num_frames: AtLeastOne = 1
+    """Frames of a video; 1 for models that draw images."""
 
 
 class PlannerSection(Section, frozen=True):
@@ -88,6 +91,33 @@ class RewardsSection(Section, frozen=True):
     """Reward that trains."""
     report: tuple[Name, ...] = ("ocr_ctc", "grain")
     """Rewards and alarms that are scored beside it."""
+    weights: dict[Name, float] = field(default_factory=dict)
+    """What the reward `mix` is made of: weight by reward name, each normalised within its group
+    when it trains."""
+    processes: Annotated[int, Meta(ge=1, le=256)] = 1
+    """Scorer processes of each agent, and of the trainer."""
+    http_url: str = ""
+    """Server of the reward `http`."""
+    http_format: HttpFormat = "json"
+    """How it is asked: `json` (images in base64), `multipart`, or `geneval_pickle`."""
+    http_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 120.0
+    http_retries: Annotated[int, Meta(ge=0, le=100)] = 3
+    """Further tries after a passing failure."""
+    trust_pickle: bool = False
+    """Allows `geneval_pickle`, for a server on the same machine."""
+    clip_score_model: str = ""
+    """Folder of the CLIP model, on every machine that scores."""
+    pickscore_model: str = ""
+    """Folder of PickScore_v1."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every reward that is scored; the first is the one that trains."""
+        return tuple(dict.fromkeys((self.train, *self.report, *self.weights)))
+
+    def options(self) -> RewardOptions:
+        fields = {name: getattr(self, name) for name in RewardOptions.__struct_fields__}
+        return RewardOptions(**fields)
 
 
 class TrainerSection(Section, frozen=True):
@@ -348,7 +378,7 @@ def _check_together(config: Config) -> None:
             f"planner.{key} {getattr(planner, key)} is below planner.group_size "
             f"{planner.group_size}: raise it, or set planner.mode = 'off'"
         )
-    if planner.rank_by not in (config.rewards.train, *config.rewards.report):
+    if planner.rank_by not in config.rewards.names:
         raise ConfigError(
             f"planner.rank_by '{planner.rank_by}' is not scored: add it to rewards.report "
             f"{list(config.rewards.report)}"

@@ -35,7 +35,7 @@ from spotlightd.fleet.service import TRAINER, FleetService
 from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.models import resolve_model_dir
 from spotlightd.prompts import load_prompts
-from spotlightd.rewards import check_names
+from spotlightd.rewards import check_options, needs_of
 from spotlightd.store.store import Store
 from spotlightd.trainer.settings import TrainerSettings
 from spotlightd.trainer_child import TrainerChild
@@ -61,8 +61,11 @@ def run(config: Config, origins: Origins) -> int:
 
 async def _run(config: Config) -> int:
     model_dir = resolve_model_dir(config.run.model)
-    check_names((config.rewards.train, *config.rewards.report))
-    prompts, held_out = load_prompts(config.run.prompts), load_prompts(config.run.held_out)
+    rewards = config.rewards
+    check_options(rewards.names, rewards.options())
+    needs = needs_of(rewards.names)
+    prompts = load_prompts(config.run.prompts, needs)
+    held_out = load_prompts(config.run.held_out, needs, "test")
     store = Store(Path(config.store.state_dir))
     daemon = None
     try:

@@ -113,6 +113,8 @@ def test_every_key_is_documented_with_its_default():
 def toml(value):
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(v)}" for key, v in value.items()) + "}"
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):

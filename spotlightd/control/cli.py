@@ -1,4 +1,4 @@
-"""`spotlightctl`: the operator's command. It knows the control socket and nothing else."""
+"""`spotlightctl`: the operator's command. It knows the control socket; `export` reads the state."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ import typer
 from spotlightd.commands import add_version, run_app, seconds
 from spotlightd.control import api, render
 from spotlightd.control.client import ControlClient
-from spotlightd.control.places import find_socket
+from spotlightd.control.places import find_socket, find_state
 
 app = typer.Typer(
     help="Look at a Spotlight daemon and steer it.",
@@ -172,6 +172,24 @@ def _all_events(client: ControlClient, after: int, follow: bool) -> Iterator[api
 def stop(json: Json = False, socket: Socket = None) -> None:
     """Stop the daemon cleanly. The run goes on from there at its next start."""
     _accepted(_client(socket).stop(), json)
+
+
+@app.command(epilog="Example: spotlightctl export ./my-adapter --version 120")
+def export(
+    out: Annotated[Path, typer.Argument(help="Folder to write; it is made where it is missing.")],
+    version: Annotated[int | None, typer.Option(min=0, help="Default: the newest.")] = None,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Write a whole model, with the adapter merged in.")
+    ] = False,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Of the daemon, which may be running.")
+    ] = None,
+) -> None:
+    """Write a trained version for diffusers, with a model card and a grid of samples."""
+    from spotlightd.outputs.export import export as write
+
+    for path in write(state_dir or find_state(os.environ), out, version, merged):
+        print(path)
 
 
 def _accepted(answer: api.Accepted, json: bool) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SYSTEM_SOCKET = Path("/run/spotlight/control.sock")
+SYSTEM_STATE = Path("/var/lib/spotlight")
 
 
 def user_folder(environ: Mapping[str, str]) -> Path:
@@ -25,3 +26,11 @@ def find_socket(given: Path | None, environ: Mapping[str, str]) -> Path:
         return Path(environ["SPOTLIGHT_CONTROL_SOCKET"])
     mine = user_socket(environ)
     return mine if mine.exists() and not SYSTEM_SOCKET.exists() else SYSTEM_SOCKET
+
+
+def find_state(environ: Mapping[str, str]) -> Path:
+    """Return the state directory to read: from the environment, the user's own, the system's."""
+    if environ.get("SPOTLIGHT_STORE_STATE_DIR"):
+        return Path(environ["SPOTLIGHT_STORE_STATE_DIR"])
+    mine = user_folder(environ)
+    return mine if (mine / "spotlight.db").exists() else SYSTEM_STATE

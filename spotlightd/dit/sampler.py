@@ -28,14 +28,15 @@ class Sampler:
 
     def __init__(self, model: DiffusionModel) -> None:
         self.model = model
-        self._prompts: dict[str, Tensor] = {}
+        self._prompts: dict[str, PromptEmbeds] = {}
 
     def start(self, request: Request, state: Buffer | None = None) -> Trajectory:
         """Begin a trajectory, or go on from an encoded one.
 
         Raises InputError for a prompt, size or state that the model cannot take.
         """
-        shape = self.model.latent_shape(request.sampler.height, request.sampler.width)
+        sampler = request.sampler
+        shape = self.model.latent_shape(sampler.height, sampler.width, sampler.num_frames)
         self._embed(request.prompt)
         if state is not None:
             trajectory = decode_trajectory(state, request, shape)
@@ -108,14 +109,14 @@ class Sampler:
 
     def prompt_embeds(self, prompts: Sequence[str]) -> PromptEmbeds:
         """Return cached embeddings of prompts."""
-        return PromptEmbeds(torch.stack([self._embed(prompt) for prompt in prompts]))
+        return PromptEmbeds.join([self._embed(prompt) for prompt in prompts])
 
-    def _embed(self, prompt: str) -> Tensor:
+    def _embed(self, prompt: str) -> PromptEmbeds:
         if prompt not in self._prompts:
             if len(self._prompts) >= PROMPT_CACHE:
                 self._prompts.clear()
             with torch.no_grad():
-                self._prompts[prompt] = self.model.encode_prompts([prompt]).embeds_BTC[0]
+                self._prompts[prompt] = self.model.encode_prompts([prompt])
         return self._prompts[prompt]
 
 
@@ -131,6 +132,7 @@ def compatible(first: SamplerSettings, second: SamplerSettings) -> bool:
     return (
         first.guidance_scale == second.guidance_scale
         and (first.height, first.width) == (second.height, second.width)
+        and first.num_frames == second.num_frames
         and first.sde_form == second.sde_form
         and first.noise_level == second.noise_level
         and first.sigmas[1] == second.sigmas[1]

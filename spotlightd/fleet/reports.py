@@ -68,6 +68,8 @@ class Reports:
         self._rewards = rewards
         self._port = port
         self._listener = listener
+        self._scorers: dict[str, str] = {}
+        """Scorer version by agent, as last reported."""
 
     def progress(
         self, agent_id: str, message: m.Progress, frames: list[Buffer], now: float
@@ -102,7 +104,7 @@ class Reports:
         request_id, fence = message.request_id, message.fence
         entry = self._scheduler.entries.get(request_id)
         named = dict(zip((spec.name for spec in message.frames), frames, strict=True))
-        wanted = {self._rewards.train, *self._rewards.report}
+        wanted = set(self._rewards.names)
         if entry is not None and (
             not wanted <= message.scores.keys()
             or (entry.request.kind == "rollout" and "trajectory" not in named)
@@ -111,6 +113,7 @@ class Reports:
             self.failed(agent_id, m.Failed(request_id, fence, reason, False, message.gpu_s))
             return
         outcome = self._scheduler.result(request_id, fence)
+        self._compare_scorers(agent_id, message.scorer)
         if outcome == "committed":
             self._port.spawn(self._commit_result(agent_id, message, named))
         elif outcome == "stale":
@@ -118,6 +121,20 @@ class Reports:
             self._port.ack(agent_id, request_id, fence, "result", "stale")
         elif entry is not None and not entry.committing:
             self._port.ack(agent_id, request_id, fence, "result", "committed")
+
+    def _compare_scorers(self, agent_id: str, version: str) -> None:
+        """Say once who scores unlike the first: rewards of one group must be comparable."""
+        if not version or self._scorers.get(agent_id) == version:
+            return
+        self._scorers[agent_id] = version
+        first = next(iter(self._scorers))
+        if self._scorers[first] != version:
+            self._port.event(
+                "warning",
+                "rewards",
+                f"{agent_id} scores with version {version}, {first} with {self._scorers[first]}: "
+                f"install the same packages and reward models on both",
+            )
 
     async def _commit_result(
         self, agent_id: str, message: m.Result, named: dict[str, Buffer]

@@ -191,10 +191,11 @@ class FleetService:
             self.scheduler.epoch,
             config.fleet.heartbeat_s,
             None if config.fleet.commit_every == "auto" else config.fleet.commit_every,
-            (config.rewards.train, *config.rewards.report),
+            config.rewards.names,
             config.trainer.lora_rank,
             config.trainer.lora_alpha,
             config.trainer.dtype,
+            config.rewards.options(),
         )
 
     def _heartbeat(self, agent_id: str, beat: m.Heartbeat) -> None:

@@ -331,22 +331,22 @@ class Cycle:
     def _start_training(self, reason: str) -> StartTraining:
         groups = []
         for group in self.state.groups:
-            samples = [
-                self._train_sample(request, result)
-                for request, result in self._group_results(group)
-                if result.trajectory is not None
-            ]
+            rows = [row for row in self._group_results(group) if row[1].trajectory is not None]
+            rewards = self.plan.train_rewards([result.scores for _, result in rows])
+            samples = [self._train_sample(*row, r) for row, r in zip(rows, rewards, strict=True)]
             if samples:
                 request = self.requests[samples[0].request_id]
                 groups.append(TrainGroup(group.prompt_id, request, tuple(samples)))
         message = Train(self.state.iteration, self.state.iteration, tuple(groups))
         return StartTraining(message, reason)
 
-    def _train_sample(self, request: Request, result: CommittedResult) -> TrainSample:
+    def _train_sample(
+        self, request: Request, result: CommittedResult, reward: float
+    ) -> TrainSample:
         return TrainSample(
             request_id=request.request_id,
             seed=request.seed,
-            reward=result.scores[self.plan.train_reward],
+            reward=reward,
             trajectory=result.trajectory or "",
             producer=result.producer,
             control=self.plan.role_of(self.state.groups, request) == "control",

@@ -9,6 +9,7 @@ import msgspec
 import msgspec.structs
 
 from spotlightd.config import Config
+from spotlightd.planner.mixing import group_mix
 from spotlightd.planner.seeds import (
     derive_seed,
     draw_prompts,
@@ -89,6 +90,12 @@ class CyclePlan:
     def evaluates_before(self, iteration: int) -> bool:
         every = self.config.run.evaluate_every
         return every > 0 and iteration % every == 0
+
+    def train_rewards(self, rows: Sequence[Mapping[str, float]]) -> list[float]:
+        """Return what each rollout of one group trains with, from its scores."""
+        if self.train_reward == "mix":
+            return group_mix(rows, self.config.rewards.weights)
+        return [row[self.train_reward] for row in rows]
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -263,6 +270,7 @@ class CyclePlan:
             sampler.guidance_scale,
             sampler.height,
             sampler.width,
+            sampler.num_frames,
         )
 
     def _request(

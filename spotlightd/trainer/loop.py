@@ -54,9 +54,12 @@ class TrainerLoop:
         self._policy = policy
         self._link = link
         sampler = config.sampler
-        self._latent_shape = policy.model.latent_shape(sampler.height, sampler.width)
-        rewards = (config.rewards.train, *config.rewards.report)
-        self._rollouts = Rollouts(policy.model, config.trainer.max_batch, rewards, self._link.send)
+        self._latent_shape = policy.model.latent_shape(
+            sampler.height, sampler.width, sampler.num_frames
+        )
+        self._rollouts = Rollouts(
+            policy.model, config.trainer.max_batch, config.rewards, self._link.send
+        )
         self._train: training.Train | None = None
         self._trained: training.Trained | None = None
         """The newest update, to be told again."""
@@ -97,7 +100,7 @@ class TrainerLoop:
         self._link.send(
             training.TrainerReady(
                 self.version,
-                self._policy.model.sigmas(self._config.sampler.num_steps),
+                self._policy.model.sigmas(self._config.sampler.num_steps, self._latent_shape[0]),
                 elements,
                 self._policy.clip_range,
             )

@@ -33,7 +33,7 @@ def build_policy(settings: TrainerSettings) -> Policy:
     model = load_model(Path(settings.model_dir), DTYPES[section.dtype], device)
     attach_lora(model, section.lora_rank, section.lora_alpha, settings.config.run.seed)
     sampler = settings.config.sampler
-    tokens, channels = model.latent_shape(sampler.height, sampler.width)
+    tokens, channels = model.latent_shape(sampler.height, sampler.width, sampler.num_frames)
     return Policy(model, section, resolve_clip_range(section, tokens * channels))
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from spotlightd.childproc import Channel, spawn
+from spotlightd.config import RewardsSection
 from spotlightd.dit.models import DiffusionModel
 from spotlightd.dit.png import encode_png
 from spotlightd.dit.sampler import Sampler
@@ -31,12 +32,12 @@ class Rollouts:
     """Everything that the trainer samples and has not reported yet."""
 
     def __init__(
-        self, model: DiffusionModel, capacity: int, rewards: tuple[str, ...], send: Send
+        self, model: DiffusionModel, capacity: int, rewards: RewardsSection, send: Send
     ) -> None:
         self.pull = PullState(capacity)
         self._model = model
         self._sampler = Sampler(model)
-        self._rewards = rewards
+        self._rewards, self._reward_options = rewards.names, rewards.options()
         self._send = send
         self._given_version = -1
         """Version of the last Give in this session."""
@@ -127,9 +128,13 @@ class Rollouts:
             return
         self._scoring = set(waiting)
         images = [self._finished[r][1] for r in waiting]
-        items = tuple(ScoreItem(r, self._finished[r][0].request.target) for r in waiting)
+        items = tuple(
+            ScoreItem(r, request.target, request.prompt)
+            for r in waiting
+            for request in [self._finished[r][0].request]
+        )
         specs = tuple(m.FrameSpec("image", len(image)) for image in images)
-        self.scorer.send(Score(items, self._rewards, specs), images)
+        self.scorer.send(Score(items, self._rewards, specs, self._reward_options), images)
 
     def scored(self) -> None:
         """Take one answer of the scorer; call when it has one."""
@@ -142,10 +147,10 @@ class Rollouts:
         assert isinstance(message, Scores)
         self._scoring = set()
         for item in message.items:
-            self._report(item)
+            self._report(item, message.version)
         self.score()
 
-    def _report(self, item: Scored) -> None:
+    def _report(self, item: Scored, scorer: str) -> None:
         finished = self._finished.pop(item.request_id, None)
         lease = self.pull.held.get(item.request_id)
         if finished is None or lease is None:
@@ -165,6 +170,7 @@ class Rollouts:
             self._gpu_s.pop(item.request_id, 0.0),
             lease.resume_step,
             frame_specs(**frames),
+            scorer,
         )
         self._finish(result, list(frames.values()))
 

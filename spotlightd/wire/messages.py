@@ -8,8 +8,9 @@ default, types never change.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
+from spotlightd.wire.rewards import RewardOptions
 from spotlightd.wire.sampling import Fence, Name, PolicyVersion, Request, RequestId, StepIndex
 
 PROTOCOL_MAJOR = 1
@@ -106,6 +107,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     lora_rank: Annotated[int, Meta(ge=1, le=4096)]
     lora_alpha: Annotated[float, Meta(gt=0, le=8192)]
     dtype: Literal["float32", "bfloat16", "float16"]
+    reward_options: RewardOptions = field(default_factory=RewardOptions)
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
@@ -208,6 +210,8 @@ class Result(Message, frozen=True, tag="result"):
     resumed_from: StepIndex
     """Step of the commit it was resumed from; 0 when it ran undisturbed."""
     frames: Frames = ()
+    scorer: Annotated[str, Meta(max_length=64)] = ""
+    """Version of the scorer: scores of different ones cannot be compared."""
 
 
 class Failed(Message, frozen=True, tag="failed"):

@@ -33,6 +33,8 @@ class SamplerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     guidance_scale: Annotated[float, Meta(ge=0, le=100)]
     height: Annotated[int, Meta(ge=1, le=16384)]
     width: Annotated[int, Meta(ge=1, le=16384)]
+    num_frames: Annotated[int, Meta(ge=1, le=4096)] = 1
+    """Frames of a video; 1 for an image."""
 
     @property
     def num_steps(self) -> int:

@@ -7,9 +7,10 @@ scorer. Framing is in `pipe.py`; the same rules as in `messages.py` apply.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from spotlightd.wire.messages import Frames, HeldLease, Lease, Message, Seconds, Text
+from spotlightd.wire.rewards import RewardOptions
 from spotlightd.wire.sampling import Fence, Name, PolicyVersion, RequestId, StepIndex
 
 # --- to a worker ------------------------------------------------------------------------------
@@ -136,6 +137,8 @@ class Fatal(Message, frozen=True, tag="fatal"):
 class ScoreItem(Struct, frozen=True, forbid_unknown_fields=True):
     request_id: RequestId
     target: str
+    prompt: str = ""
+    """For rewards that judge the image by the whole prompt."""
 
 
 class Score(Message, frozen=True, tag="score"):
@@ -144,6 +147,7 @@ class Score(Message, frozen=True, tag="score"):
     items: Annotated[tuple[ScoreItem, ...], Meta(max_length=8)]
     rewards: tuple[Name, ...]
     frames: Frames
+    options: RewardOptions = field(default_factory=RewardOptions)
 
 
 class Scored(Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,6 +161,8 @@ class Scored(Struct, frozen=True, forbid_unknown_fields=True):
 class Scores(Message, frozen=True, tag="scores"):
     items: tuple[Scored, ...]
     seconds: Seconds
+    version: Annotated[str, Meta(max_length=64)] = ""
+    """What scored: equal words mean equal scorers (rewards/versions.py)."""
 
 
 ToWorker = Load | Bind | Sample | CancelLeases | Flush | Exit

@@ -86,8 +86,10 @@ def test_an_index_without_digests_is_refused(folder):
 
 
 def test_an_unknown_class_is_refused_with_those_known(folder):
-    write_index(folder, {"_class_name": "FluxPipeline"})
-    with pytest.raises(InputError, match="no adapter for 'FluxPipeline'; known: GlyphOcrPipeline"):
+    write_index(folder, {"_class_name": "SanaPipeline"})
+    with pytest.raises(
+        InputError, match="no adapter for 'SanaPipeline'; known: FluxPipeline, GlyphOcrPipeline"
+    ):
         load_model(folder)
 
 

@@ -183,3 +183,14 @@ def test_damage_that_nobody_can_place_changes_nothing():
     assert cycle.damaged(Damaged(0, ("unknown",), "?")) == []
     assert cycle.damaged(Damaged(7, tuple(results)[:1], "?")) == []
     assert (cycle.results, cycle.state.phase) == (results, "train")
+
+
+def test_a_mix_trains_on_rewards_normalised_within_the_group():
+    flags = {"rewards.train": "mix", "rewards.weights": "{ocr = 1.0, ocr_ctc = 1.0, grain = 5.0}"}
+    cycle = make_cycle(**flags)
+    assert cycle.plan.config.rewards.names == ("mix", "ocr_ctc", "grain", "ocr")
+    rows = [{"ocr": v, "ocr_ctc": v / 100, "grain": 3.0, "mix": 9.0} for v in (0.0, 0.5, 1.0)]
+    rewards = cycle.plan.train_rewards(rows)
+    # The two that differ count alike, though one is a hundred times smaller; the third not at all.
+    assert rewards == pytest.approx([-2.42, 0.0, 2.42], abs=0.01)
+    assert make_cycle().plan.train_rewards(rows) == [0.0, 0.5, 1.0]

@@ -1,32 +1,62 @@
 """Models that can be trained: each adapts one diffusers class to what sampling and training need.
 
 `load_model` picks the adapter by the folder's `model_index.json`. To add a model, add a file here
-and a line to `ADAPTERS`.
+and a line to `ADAPTERS`; docs/adding-a-model.md says what goes into the file.
 """
 
+import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spotlightd.errors import InputError
 from spotlightd.wire.sampling import SamplerSettings
 
 
 class PromptEmbeds(NamedTuple):
-    """Encoded prompts, always padded to the model's one text length.
+    """Encoded prompts (B prompts, T text tokens, C channels).
 
-    A fixed length keeps a trajectory independent of the prompts that share its batch.
+    A prompt's length is its own, whatever prompts share its batch: models pad each prompt alone to
+    one length, or to a multiple of one where the text is long.
     """
 
     embeds_BTC: Tensor
+    mask_BT: Tensor | None = None
+    """bool, False for padding that must not be attended to; None: every token counts."""
+    pooled_BC: Tensor | None = None
+    """Summary of the whole prompt, for models that take one beside the tokens."""
 
     def take(self, rows: Sequence[int]) -> "PromptEmbeds":
-        return PromptEmbeds(self.embeds_BTC[list(rows)])
+        index = list(rows)
+        embeds, *rest = self
+        return PromptEmbeds(
+            embeds[index], *(None if part is None else part[index] for part in rest)
+        )
+
+    @staticmethod
+    def join(parts: Sequence["PromptEmbeds"]) -> "PromptEmbeds":
+        """Return one batch of several; the shorter ones are padded, and masked there."""
+        lengths = {part.embeds_BTC.shape[1] for part in parts}
+        if len(lengths) > 1 or any(part.mask_BT is not None for part in parts):
+            parts = [part._padded(max(lengths)) for part in parts]
+        embeds, *rest = zip(*parts, strict=True)
+        joined = (None if column[0] is None else torch.cat(column) for column in rest)
+        return PromptEmbeds(torch.cat(embeds), *joined)
+
+    def _padded(self, length: int) -> "PromptEmbeds":
+        embeds, missing = self.embeds_BTC, length - self.embeds_BTC.shape[1]
+        mask = self.mask_BT
+        if mask is None:
+            mask = torch.ones(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
+        return PromptEmbeds(
+            pad(embeds, (0, 0, 0, missing)), pad(mask, (0, missing)), self.pooled_BC
+        )
 
 
 class DiffusionModel(Protocol):
@@ -38,11 +68,15 @@ class DiffusionModel(Protocol):
     """Names of the linear layers that an adapter is attached to."""
     device: torch.device
 
-    def latent_shape(self, height: int, width: int) -> tuple[int, int]:
-        """Return (L, D) for an image size in pixels. Raises InputError for a size it cannot do."""
+    def latent_shape(self, height: int, width: int, num_frames: int = 1) -> tuple[int, int]:
+        """Return (L, D) for a size in pixels and frames. Raises InputError for one it cannot do."""
 
-    def sigmas(self, num_steps: int) -> tuple[float, ...]:
-        """Return the model's own noise levels for `num_steps`, one more than steps, last 0."""
+    def sigmas(self, num_steps: int, tokens: int) -> tuple[float, ...]:
+        """Return the model's own noise levels for `num_steps`, one more than steps, last 0.
+
+        Args:
+            tokens: L; some models shift their noise levels by it.
+        """
 
     def encode_prompts(self, prompts: Sequence[str]) -> PromptEmbeds:
         """Encode prompts. Raises InputError for one that the model cannot take."""
@@ -56,7 +90,7 @@ class DiffusionModel(Protocol):
         """
 
     def decode(self, latents_BLD: Tensor, height: int, width: int) -> np.ndarray:
-        """Return images, uint8 [B, height, width, channels]."""
+        """Return images, uint8 [B, height, width, channels], or videos with frames as axis 1."""
 
 
 def load_model(
@@ -75,15 +109,17 @@ def load_model(
         raise InputError(f"{index} is not a model index with a '_class_name': {error!r}") from None
     if kind not in ADAPTERS:
         raise InputError(f"{index}: no adapter for '{kind}'; known: {', '.join(sorted(ADAPTERS))}")
-    return ADAPTERS[kind](model_dir, dtype, torch.device(device))
+    module, name = ADAPTERS[kind].split(":")
+    adapter = getattr(importlib.import_module(f"spotlightd.dit.models.{module}"), name)
+    model: DiffusionModel = adapter.load(model_dir, dtype, torch.device(device))
+    return model
 
 
-def _load_glyph_ocr(model_dir: Path, dtype: torch.dtype, device: torch.device) -> DiffusionModel:
-    from spotlightd.dit.models.glyph_ocr import GlyphOcr
-
-    return GlyphOcr.load(model_dir, dtype, device)
-
-
-ADAPTERS: dict[str, Callable[[Path, torch.dtype, torch.device], DiffusionModel]] = {
-    "GlyphOcrPipeline": _load_glyph_ocr,
+ADAPTERS = {
+    "GlyphOcrPipeline": "glyph_ocr:GlyphOcr",
+    "StableDiffusion3Pipeline": "sd3:StableDiffusion3",
+    "FluxPipeline": "flux:Flux",
+    "QwenImagePipeline": "qwen_image:QwenImage",
+    "WanPipeline": "wan:Wan",
 }
+"""`_class_name` of a model folder -> module here and class, loaded when it is asked for."""

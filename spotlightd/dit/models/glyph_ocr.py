@@ -26,6 +26,7 @@ from spotlightd.wire.sampling import SamplerSettings
 
 PATCH = 16
 CHANNELS = 64
+TOKENS = 16
 TEXT_WIDTH = 96
 TRANSFORMER_CONFIG = {
     "patch_size": 2,
@@ -126,12 +127,14 @@ class GlyphOcr:
         fields = {"_class_name": "GlyphOcrPipeline", "spotlight_model": "glyph-ocr"}
         write_index(model_dir, fields)
 
-    def latent_shape(self, height: int, width: int) -> tuple[int, int]:
+    def latent_shape(self, height: int, width: int, num_frames: int = 1) -> tuple[int, int]:
+        if num_frames != 1:
+            raise InputError(f"sampler.num_frames is {num_frames}: the embedded model draws images")
         if height % PATCH or width % PATCH:
             raise InputError(f"image size {height} x {width}: both must be multiples of {PATCH}")
         return (height // PATCH) * (width // PATCH), CHANNELS
 
-    def sigmas(self, num_steps: int) -> tuple[float, ...]:
+    def sigmas(self, num_steps: int, tokens: int = TOKENS) -> tuple[float, ...]:
         """Qwen-Image's spacing (1 to 1/n), shifted: shift s / (1 + (shift - 1) s), then 0."""
         spaced = [1 - i * (1 - 1 / num_steps) / max(num_steps - 1, 1) for i in range(num_steps)]
         shifted = [self.shift * s / (1 + (self.shift - 1) * s) for s in spaced]
