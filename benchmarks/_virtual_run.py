@@ -36,6 +36,7 @@ from spotlightd.store.blobs import Blobs
 from spotlightd.trainer.batch import load_batch
 from spotlightd.trainer.main import build_policy
 from spotlightd.trainer.settings import TrainerSettings
+from spotlightd.trainer.update import train_on
 from spotlightd.wire.sampling import Request
 from spotlightd.wire.training import Train, Trained
 
@@ -166,7 +167,7 @@ class VirtualRun:
         metrics = {"zero_std_groups": float(len(message.groups))}
         if batch is not None:
             seed = keyed_hash("update", self.config.run.seed, message.policy_version) >> 1
-            metrics = self.policy.update(batch, seed, lambda _: None).metrics
+            metrics = train_on(self.policy, batch, seed, lambda _: None).metrics
         self.now = ends
         version = message.policy_version + 1
         self.clock[version] = self.now

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spotlightd.atomic import digest_of, sync_folders, write_file
 from spotlightd.errors import InputError
-from spotlightd.trainer.update import Policy
+from spotlightd.trainer.policy import Policy
 
 logger = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ Grant --> step, step, ... --> scorer --> Result --> Ack
 """
 
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from spotlightd.trainer.batch import DamagedError, load_batch
 from spotlightd.trainer.checkpoint import save_checkpoint
 from spotlightd.trainer.clip import describe_clip_range
 from spotlightd.trainer.link import Pace, TrainerLink
+from spotlightd.trainer.policy import Policy
 from spotlightd.trainer.rollout import Rollouts
 from spotlightd.trainer.settings import TrainerSettings
-from spotlightd.trainer.update import Policy, UpdateReport
+from spotlightd.trainer.update import UpdateReport, train_on
 from spotlightd.wire import messages as m
 from spotlightd.wire import training
 from spotlightd.wire.codec import Buffer, WireError
@@ -196,7 +198,7 @@ class TrainerLoop:
             message,
             self._blobs,
             self._latent_shape,
-            section.advantage_clip,
+            math.inf if section.objective == "flow_dppo" else section.advantage_clip,
             section.global_std,
             section.normalise_over == "control",
         )
@@ -210,7 +212,7 @@ class TrainerLoop:
                 self._link.send(training.TrainProgress(message.iteration, min(fraction, 1.0)))
 
         seed = keyed_hash("update", self._config.run.seed, self.version) >> 1
-        report = self._policy.update(batch, seed, progress)
+        report = train_on(self._policy, batch, seed, progress)
         self._warn_of_difference(report)
         return report
 

@@ -15,8 +15,8 @@ from spotlightd.trainer.checkpoint import load_checkpoint, save_checkpoint
 from spotlightd.trainer.clip import resolve_clip_range
 from spotlightd.trainer.link import TrainerLink
 from spotlightd.trainer.loop import TrainerLoop, write_adapter
+from spotlightd.trainer.policy import Policy
 from spotlightd.trainer.settings import TrainerSettings, read_settings
-from spotlightd.trainer.update import Policy
 
 logger = logging.getLogger(__name__)
 

@@ -2,13 +2,23 @@
 
 A difference means that rollout and training do not call the same policy: other weights, another
 precision, another sigma array. It is reported for every producer (DESIGN: what always holds, 5).
+The same forwards show the noise that each rollout drew.
 """
 
 import torch
 from torch import Tensor
 
+from spotlightd.errors import InputError
 from spotlightd.trainer.batch import WindowBatch
+from spotlightd.trainer.micro_batches import MicroBatch
+from spotlightd.trainer.objectives import Prediction
+from spotlightd.trainer.ranks import Ranks
 from spotlightd.wire.training import ProducerDifference
+
+NOISE_ELEMENTS = 64
+"""Elements of a step's noise that are compared; two independent draws never come close."""
+SAME_NOISE = 0.05
+"""Root mean square difference below which two draws of unit noise are one."""
 
 
 class RatioCheck:
@@ -17,10 +27,31 @@ class RatioCheck:
     def __init__(self, batch: WindowBatch) -> None:
         self._batch = batch
         self._difference_NW = torch.full_like(batch.old_log_prob_NW, torch.nan)
+        elements = min(NOISE_ELEMENTS, batch.next_latents_NWLD[0, 0].numel())
+        self._noise_NE = torch.full((len(batch), elements), torch.nan)
 
-    def observe(self, rows: Tensor, positions: Tensor, log_prob: Tensor) -> None:
-        old = self._batch.old_log_prob_NW[rows, positions]
-        self._difference_NW[rows, positions] = (log_prob.cpu() - old).abs()
+    def observe(self, pairs: MicroBatch, prediction: Prediction) -> None:
+        """Take the old policy's prediction of some pairs of the window."""
+        assert prediction.log_prob is not None
+        rows, position = pairs.rows, pairs.position
+        old = self._batch.old_log_prob_NW[rows, position]
+        self._difference_NW[rows, position] = (prediction.log_prob.detach().cpu() - old).abs()
+        if position == 0:
+            elements = self._noise_NE.shape[1]
+            reached = self._batch.next_latents_NWLD[rows, 0].flatten(1)[:, :elements]
+            mean = prediction.value.detach().flatten(1)[:, :elements].cpu()
+            self._noise_NE[rows] = (reached - mean) / prediction.scale.flatten()[:, None].cpu()
+
+    def complete(self, ranks: Ranks) -> None:
+        """Bring together what the ranks observed.
+
+        Raises InputError where rollouts of a group share their noise: nothing can be learned from
+        their difference, and advantages built on it are noise.
+        """
+        for values in (self._difference_NW, self._noise_NE):
+            seen = ranks.total((~values.isnan()).float())
+            values.copy_(ranks.total(values.nan_to_num(0.0)) / seen)
+        self._refuse_equal_noise()
 
     def mean(self) -> float:
         return float(self._difference_NW.nanmean())
@@ -42,3 +73,16 @@ class RatioCheck:
             float(differences.max()),
             int(self._batch.steps_NW[rows].flatten()[worst]),
         )
+
+    def _refuse_equal_noise(self) -> None:
+        for group in torch.unique(self._batch.group_N).tolist():
+            rows = (self._batch.group_N == group).nonzero().flatten()
+            noise = self._noise_NE[rows]
+            apart = (noise[:, None] - noise[None]).square().mean(dim=2).sqrt()
+            same = (apart < SAME_NOISE).triu(diagonal=1).nonzero().tolist()
+            if same:
+                first, second = (self._batch.request_ids[int(rows[i])] for i in same[0])
+                raise InputError(
+                    f"{len(same)} pairs of rollouts share their step noise although their seeds "
+                    f"differ, such as {first} and {second}: a producer does not key noise by seed"
+                )
