@@ -5,7 +5,7 @@ where no adapter is attached, with every parameter of the transformer. Binding i
 that binds nothing, or not everything, is an error, never a silent no-op.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,8 +72,16 @@ def read_adapter(path: Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def bind_adapter(model: DiffusionModel, tensors: dict[str, Tensor], source: str) -> int:
-    """Copy an adapter into the model and return the number of tensors bound.
+def bind_adapter(
+    model: DiffusionModel,
+    tensors: dict[str, Tensor],
+    source: str,
+    copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
+) -> int:
+    """Copy a policy's weights into the model and return the number of tensors bound.
+
+    Args:
+        copy: called with each parameter and its new value.
 
     Raises InputError, with the model unchanged, where names or shapes differ or a value is not
     finite; `source` is named in it.
@@ -95,7 +103,7 @@ def bind_adapter(model: DiffusionModel, tensors: dict[str, Tensor], source: str)
         if not bool(tensors[name].isfinite().all()):
             raise InputError(f"{source}: {name} holds values that are not finite")
     for name, parameter in parameters.items():
-        parameter.copy_(tensors[name])
+        copy(parameter, tensors[name])
     return len(parameters)
 
 

@@ -33,6 +33,14 @@ class Ema:
         self.steps += 1
 
     @torch.no_grad()
+    def restart(self, steps: int | None) -> None:
+        """Take up restored averages after `steps` steps; None: begin with the live weights."""
+        if steps is None:
+            for name, average in self.averages.items():
+                average.copy_(self._live[name].detach())
+        self.steps = steps or 0
+
+    @torch.no_grad()
     def select(self, averages: bool) -> None:
         """Put the averages (or the live weights) into the model; again does nothing."""
         if averages == self.swapped:

@@ -87,7 +87,8 @@ def join_ranks(device: str, sharded: bool) -> Ranks:
         torch.cuda.set_device(chosen)
     backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        dist.init_process_group(backend, timeout=PATIENCE)
+        if not dist.is_initialized():
+            dist.init_process_group(backend, timeout=PATIENCE)
         return Ranks(dist.get_rank(), dist.get_world_size(), chosen)
     if sharded and not dist.is_initialized():
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)

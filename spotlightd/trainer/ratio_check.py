@@ -5,6 +5,8 @@ precision, another sigma array. It is reported for every producer (DESIGN: what 
 The same forwards show the noise that each rollout drew.
 """
 
+import logging
+
 import torch
 from torch import Tensor
 
@@ -15,10 +17,43 @@ from spotlightd.trainer.objectives import Prediction
 from spotlightd.trainer.ranks import Ranks
 from spotlightd.wire.training import ProducerDifference
 
+logger = logging.getLogger(__name__)
+
 NOISE_ELEMENTS = 64
 """Elements of a step's noise that are compared; two independent draws never come close."""
 SAME_NOISE = 0.05
 """Root mean square difference below which two draws of unit noise are one."""
+
+
+WARN_AT = 0.1
+"""Share of the clip range from which a producer's mean difference is worth a warning."""
+
+
+class Judge:
+    """What a producer's differences mean, before anything is updated with its rollouts."""
+
+    def __init__(self, clip_range: float) -> None:
+        self._clip_range = clip_range
+        self._trusted: set[str] = set()
+        """Producers whose first rollouts in this process's life agreed."""
+
+    def checked(self, rows: tuple[ProducerDifference, ...]) -> None:
+        """Warn of a difference near the clip range: the policy gradient is then mostly noise.
+
+        Raises InputError where a producer's first rollouts differ by more than the clip range.
+        """
+        for row in rows:
+            text = (
+                f"log-probs of {row.producer} differ from the trainer's by "
+                f"{row.mean_abs_difference:.2g} on average ({row.max_abs_difference:.2g} at most, "
+                f"at step {row.worst_step}), clip range {self._clip_range:.2g}: does it run the "
+                f"same weights and precision?"
+            )
+            if row.mean_abs_difference > self._clip_range and row.producer not in self._trusted:
+                raise InputError(f"refused to train: {text}")
+            self._trusted.add(row.producer)
+            if row.mean_abs_difference > WARN_AT * self._clip_range:
+                logger.warning("%s", text)
 
 
 class RatioCheck:
@@ -77,12 +112,17 @@ class RatioCheck:
     def _refuse_equal_noise(self) -> None:
         for group in torch.unique(self._batch.group_N).tolist():
             rows = (self._batch.group_N == group).nonzero().flatten()
-            noise = self._noise_NE[rows]
-            apart = (noise[:, None] - noise[None]).square().mean(dim=2).sqrt()
-            same = (apart < SAME_NOISE).triu(diagonal=1).nonzero().tolist()
+            same = too_close(self._noise_NE[rows])
             if same:
                 first, second = (self._batch.request_ids[int(rows[i])] for i in same[0])
                 raise InputError(
                     f"{len(same)} pairs of rollouts share their step noise although their seeds "
                     f"differ, such as {first} and {second}: a producer does not key noise by seed"
                 )
+
+
+def too_close(noise_NE: Tensor) -> list[list[int]]:
+    """Return the pairs of rows, as [first, second], that are one draw of unit noise."""
+    apart = (noise_NE[:, None] - noise_NE[None]).square().mean(dim=2).sqrt()
+    pairs: list[list[int]] = (apart < SAME_NOISE).triu(diagonal=1).nonzero().tolist()
+    return pairs

@@ -3,6 +3,7 @@
 A shard is a DTensor; each block's weights are whole only while it computes.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,12 +21,19 @@ def shard(transformer: Any, mesh: DeviceMesh, compute_dtype: torch.dtype | None)
         compute_dtype: blocks compute in it, from weights that keep their own dtype; None: in the
             weights' own. Gradients are summed over ranks in fp32 always.
     """
+    # Nothing here works in place on what a block returns, which is what the warning is about.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-    blocks = set(getattr(transformer, "_no_split_modules", None) or ())
     for module in list(transformer.modules()):
-        if blocks & {kind.__name__ for kind in type(module).__mro__}:
+        if is_block(transformer, module):
             fully_shard(module, mesh=mesh, mp_policy=precision)
     fully_shard(transformer, mesh=mesh, mp_policy=precision)
+
+
+def is_block(transformer: Any, module: Any) -> bool:
+    """Whether a submodule is one of the blocks that diffusers never splits over devices."""
+    blocks = set(getattr(transformer, "_no_split_modules", None) or ())
+    return bool(blocks & {kind.__name__ for kind in type(module).__mro__})
 
 
 def whole(tensor: Tensor) -> Tensor:
