@@ -52,7 +52,8 @@ class Worker:
         self._channel = channel
         self._pace = CommitPace(load.commit_every)
         self._model = load_model(Path(load.model_dir), DTYPES[load.dtype], device)
-        attach_lora(self._model, load.lora_rank, load.lora_alpha)
+        if load.lora_rank:
+            attach_lora(self._model, load.lora_rank, load.lora_alpha)
         self._sampler = Sampler(self._model)
         self._adapters: dict[int, dict[str, torch.Tensor]] = {}
         self._bound: int | None = None

@@ -36,6 +36,7 @@ from spotlightd.store.blobs import Blobs
 from spotlightd.trainer.batch import load_batch
 from spotlightd.trainer.main import build_policy
 from spotlightd.trainer.settings import TrainerSettings
+from spotlightd.trainer.update import train_on
 from spotlightd.wire.sampling import Request
 from spotlightd.wire.training import Train, Trained
 
@@ -83,7 +84,11 @@ class VirtualRun:
         self._scorer = Scorer(names)
         self._blobs = Blobs(Path(self._folder.name) / "blobs")
         self._noise = random.Random(self.config.run.seed)
-        sigmas = self.policy.model.sigmas(self.config.sampler.num_steps)
+        sampler = self.config.sampler
+        self._shape = self.policy.model.latent_shape(
+            sampler.height, sampler.width, sampler.num_frames
+        )
+        sigmas = self.policy.model.sigmas(sampler.num_steps, self._shape[0])
         prompts, held_out = load_prompts(self.config.run.prompts), load_prompts("held_out")
         self.cycle = Cycle(CyclePlan(self.config, sigmas, prompts, held_out))
         self._spots = {f"vm-{i}": Spot(1, 2 * hardware.batch) for i in range(hardware.spot_gpus)}
@@ -157,16 +162,19 @@ class VirtualRun:
         ends = self.now + seconds
         self._explore(explorations, self.now, ends)
         section = self.config.trainer
-        sampler = self.config.sampler
-        shape = self.policy.model.latent_shape(sampler.height, sampler.width)
         over_control = section.normalise_over == "control"
         batch = load_batch(
-            message, self._blobs, shape, section.advantage_clip, section.global_std, over_control
+            message,
+            self._blobs,
+            self._shape,
+            section.advantage_clip,
+            section.global_std,
+            over_control,
         )
         metrics = {"zero_std_groups": float(len(message.groups))}
         if batch is not None:
             seed = keyed_hash("update", self.config.run.seed, message.policy_version) >> 1
-            metrics = self.policy.update(batch, seed, lambda _: None).metrics
+            metrics = train_on(self.policy, batch, seed, lambda _: None).metrics
         self.now = ends
         version = message.policy_version + 1
         self.clock[version] = self.now

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+from spotlightd.config_checks import check_trainer, unused
 from spotlightd.errors import ConfigError
 from spotlightd.wire.rewards import HttpFormat, RewardOptions
 from spotlightd.wire.sampling import Name, SdeForm, Seed
@@ -47,6 +48,11 @@ class RunSection(Section, frozen=True):
     """Fixed seeds per held-out prompt; ODE sampling."""
     evaluate_every: Annotated[int, Meta(ge=0)] = 0
     """Iterations between evaluations; 0: before the first and after the last only."""
+    early_stop: Annotated[int, Meta(ge=0)] = 0
+    """Evaluations in a row below the best one, while the training reward is above what it was
+    then, after which the run ends; 0: it never ends early."""
+    early_stop_reward: Name = "ocr_ctc"
+    """Reward that these evaluations are compared by; it should not be the one that trains."""
     trainer_rolls_out: bool = True
     """Whether the reserved GPUs sample between updates."""
 
@@ -121,18 +127,25 @@ class RewardsSection(Section, frozen=True):
 
 
 class TrainerSection(Section, frozen=True):
+    train: Literal["lora", "full"] = "lora"
+    """What trains: an adapter, or every weight of the transformer."""
     lora_rank: AtLeastOne = 16
     lora_alpha: Positive = 32.0
+    objective: Literal["flow_grpo", "grpo_guard", "flow_dppo", "nft"] = "flow_grpo"
     learning_rate: Positive = 1.2e-3
     clip_range: Annotated[float, Meta(gt=0, lt=1)] | None = None
     """Half-width of the ratio's trust interval, for the mean form of the log-prob."""
     clip_range_nats: Positive | None = None
     """The same in nats of the whole latent's log-prob; state one of the two."""
+    dppo_kl_threshold: Positive | None = None
+    """Mean KL to the rollout's policy from which `flow_dppo` drops a sample; unset: 1e-5."""
+    nft_beta: Positive | None = None
+    """Share of the policy in `nft`'s positive velocity; unset: 1."""
     kl_beta: NonNegative = 0.06
     optimizer_steps: AtLeastOne = 2
     """Optimizer steps per batch of rollouts."""
     micro_batch: AtLeastOne = 32
-    """Trajectories per forward-backward pass."""
+    """Trajectories per forward-backward pass and rank."""
     max_grad_norm: Positive = 1.0
     advantage_clip: Positive = 5.0
     global_std: bool = False
@@ -140,6 +153,12 @@ class TrainerSection(Section, frozen=True):
     normalise_over: Literal["group", "control"] = "group"
     """Advantages are rewards less this mean: the whole group's, or its control seeds'."""
     weight_decay: NonNegative = 1e-4
+    ema_decay: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Of the weights' average over optimizer steps, which is then evaluated; 0: no average."""
+    ranks: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Processes that train together, one a GPU; above 1 the weights are sharded over them."""
+    activation_checkpointing: bool = False
+    """Compute a block's activations again in the backward pass instead of keeping them."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu` or `cuda:N`."""
@@ -246,6 +265,11 @@ def load(
     config = _convert(raw, origins)
     _check_finite(config, origins)
     _check_together(config)
+    check_trainer(config)
+    for found in unused(config, origins):
+        raise ConfigError(
+            f"{origins[found.key]}: '{found.key}' has no effect with {found.because}: leave it out"
+        )
     return config, {key: origins.get(key, "default") for key in all_keys()}
 
 

@@ -125,3 +125,21 @@ def toml(value):
 def test_the_environment_of_this_process_is_the_default(monkeypatch):
     monkeypatch.setitem(os.environ, "SPOTLIGHT_RUN_SEED", "31")
     assert config.load(None)[0].run.seed == 31
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"trainer.train": "full", "trainer.lora_rank": "8"}, "'trainer.lora_rank' has no effect"),
+        ({"trainer.objective": "nft", "trainer.clip_range": "1e-4"}, "trainer.objective = 'nft'"),
+        ({"trainer.nft_beta": "0.5"}, "no effect with trainer.objective = 'flow_grpo'"),
+        ({"trainer.objective": "grpo_guard"}, "choose flow_sde or dance_sde"),
+        ({"run.early_stop": "2"}, "run.evaluate_every = 0"),
+        ({"trainer.ema_decay": "0.9", "run.trainer_rolls_out": "false"}, "by the trainer alone"),
+        ({"trainer.ranks": "2", "trainer.device": "cuda:1"}, "is one device"),
+    ],
+)
+def test_an_option_without_effect_is_an_error_and_not_ignored(tmp_path, flags, message):
+    """flow_grpo issue 73: a batch size that nothing read."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(tmp_path, flags=flags)

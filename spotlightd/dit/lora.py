@@ -1,10 +1,11 @@
-"""The trained adapter: attach, read, write and bind, always by the same names.
+"""The policy's trained weights: attach an adapter, read, write and bind, always by the same names.
 
-An adapter file is safetensors with peft's parameter names below `transformer`. Binding is strict:
-an adapter that binds nothing, or not everything, is an error, never a silent no-op.
+A policy file is safetensors with the adapter's parameters by peft's names below `transformer`, or,
+where no adapter is attached, with every parameter of the transformer. Binding is strict: a file
+that binds nothing, or not everything, is an error, never a silent no-op.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +25,9 @@ MARK = f".{ADAPTER}."
 def attach_lora(model: DiffusionModel, rank: int, alpha: float, seed: int = 0) -> None:
     """Add a LoRA of `rank` to the model's target layers; it changes nothing yet (B = 0).
 
-    The initial A depends on `seed` alone. Raises InputError where no layer bears a target name.
+    The initial A depends on `seed` alone. The adapter is fp32 whatever the model's dtype: its
+    updates are far smaller than a bf16 weight's last place. Raises InputError where no layer bears
+    a target name.
     """
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(model.lora_targets))
     state = torch.random.get_rng_state()
@@ -35,6 +38,8 @@ def attach_lora(model: DiffusionModel, rank: int, alpha: float, seed: int = 0) -
         raise InputError(f"no layer of the model takes an adapter: {error}") from None
     finally:
         torch.random.set_rng_state(state)
+    for parameter in adapter_parameters(model).values():
+        parameter.data = parameter.data.float()
     model.transformer.eval()
 
 
@@ -47,9 +52,15 @@ def adapter_parameters(model: DiffusionModel) -> dict[str, torch.nn.Parameter]:
     }
 
 
+def policy_parameters(model: DiffusionModel) -> dict[str, torch.nn.Parameter]:
+    """Return what a policy consists of: the adapter, or every weight of a model without one."""
+    everything = sorted(model.transformer.named_parameters())
+    return adapter_parameters(model) or dict(everything)
+
+
 def adapter_bytes(model: DiffusionModel) -> bytes:
-    """Return the adapter as the bytes of a safetensors file."""
-    return save({k: p.detach().cpu().contiguous() for k, p in adapter_parameters(model).items()})
+    """Return the policy's weights as the bytes of a safetensors file."""
+    return save({k: p.detach().cpu().contiguous() for k, p in policy_parameters(model).items()})
 
 
 def read_adapter(path: Path) -> dict[str, Tensor]:
@@ -61,21 +72,27 @@ def read_adapter(path: Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def bind_adapter(model: DiffusionModel, tensors: dict[str, Tensor], source: str) -> int:
-    """Copy an adapter into the model and return the number of tensors bound.
+def bind_adapter(
+    model: DiffusionModel,
+    tensors: dict[str, Tensor],
+    source: str,
+    copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
+) -> int:
+    """Copy a policy's weights into the model and return the number of tensors bound.
+
+    Args:
+        copy: called with each parameter and its new value.
 
     Raises InputError, with the model unchanged, where names or shapes differ or a value is not
     finite; `source` is named in it.
     """
-    parameters = adapter_parameters(model)
-    if not parameters:
-        raise InputError(f"{source}: the model has no adapter to bind to")
+    parameters = policy_parameters(model)
     missing, extra = parameters.keys() - tensors.keys(), tensors.keys() - parameters.keys()
     if missing or extra:
         raise InputError(
             f"{source} does not fit the model: {len(missing)} tensors missing (such as "
             f"{min(missing, default='-')}), {len(extra)} unknown (such as "
-            f"{min(extra, default='-')}); were rank and base model the same?"
+            f"{min(extra, default='-')}); were base model, rank and trainer.train the same?"
         )
     for name, parameter in parameters.items():
         if tensors[name].shape != parameter.shape:
@@ -86,7 +103,7 @@ def bind_adapter(model: DiffusionModel, tensors: dict[str, Tensor], source: str)
         if not bool(tensors[name].isfinite().all()):
             raise InputError(f"{source}: {name} holds values that are not finite")
     for name, parameter in parameters.items():
-        parameter.copy_(tensors[name])
+        copy(parameter, tensors[name])
     return len(parameters)
 
 

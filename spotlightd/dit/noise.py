@@ -13,6 +13,8 @@ class Stream(IntEnum):
 
     INITIAL = 0
     SDE = 1
+    FORWARD = 2
+    """What clean latents are noised with again to train on them."""
 
 
 def standard_normal(

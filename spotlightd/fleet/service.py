@@ -192,7 +192,7 @@ class FleetService:
             config.fleet.heartbeat_s,
             None if config.fleet.commit_every == "auto" else config.fleet.commit_every,
             config.rewards.names,
-            config.trainer.lora_rank,
+            config.trainer.lora_rank if config.trainer.train == "lora" else 0,
             config.trainer.lora_alpha,
             config.trainer.dtype,
             config.rewards.options(),

@@ -25,11 +25,13 @@ from spotlightd.planner.decisions import (
     StartTraining,
     StopRequests,
 )
+from spotlightd.planner.early_stop import Watch
 from spotlightd.planner.exploration import PlannerState
 from spotlightd.planner.explorer import Explorer
 from spotlightd.planner.measures import (
     Norms,
     group_outcomes,
+    groups_with_spread,
     means,
     rollout_metrics,
     training_metrics,
@@ -70,6 +72,7 @@ class CycleState(msgspec.Struct):
     """The planner's, for its latest plan."""
     planner: PlannerState = msgspec.field(default_factory=PlannerState)
     norms: Norms = msgspec.field(default_factory=Norms)
+    watch: Watch = msgspec.field(default_factory=Watch)
 
 
 class Cycle:
@@ -92,7 +95,9 @@ class Cycle:
     @property
     def complete(self) -> bool:
         """Nothing is left to do; a finished run goes on when it is given more iterations."""
-        return self.state.phase == "finished" and self.state.iteration >= self.plan.iterations
+        over = self.state.iteration >= self.plan.iterations
+        over |= self.state.watch.ended(self.plan.config.run)
+        return over and self.state.phase == "finished"
 
     @property
     def planned_iteration(self) -> int:
@@ -244,11 +249,12 @@ class Cycle:
         ]
 
     def _begin_training(self) -> list[Decision]:
-        state = self.state
+        state, metrics = self.state, self._rollout_metrics()
         state.phase = "train"
+        state.watch.trained(metrics, self.plan.train_reward)
         decisions: list[Decision] = [
             PhaseBegins("train", state.iteration, "every rollout of the iteration is committed"),
-            Record(state.iteration, self._rollout_metrics()),
+            Record(state.iteration, metrics),
             self._start_training("every rollout of the iteration is committed"),
         ]
         if state.exploring:
@@ -296,11 +302,12 @@ class Cycle:
 
     def _finish_evaluation(self) -> list[Decision]:
         state = self.state
-        record = Record(state.iteration, self._evaluation_metrics())
-        if state.iteration >= self.plan.iterations:
-            state.phase = "finished"
-            return [record, PhaseBegins("finished", state.iteration, "evaluated after the last")]
-        return [record, *self._begin_rollout()]
+        metrics = self._evaluation_metrics()
+        stop = state.watch.evaluated(state.iteration, metrics, self.plan.config.run)
+        if not stop and state.iteration < self.plan.iterations:
+            return [Record(state.iteration, metrics), *self._begin_rollout()]
+        state.phase, reason = "finished", stop or "evaluated after the last"
+        return [Record(state.iteration, metrics), PhaseBegins("finished", state.iteration, reason)]
 
     def _advance_if_complete(self) -> list[Decision]:
         kind = self.state.phase
@@ -379,10 +386,7 @@ class Cycle:
         return rollout_metrics(self.state.groups, fresh) | learned
 
     def _groups_with_spread(self) -> int:
-        rewards: dict[str, set[float]] = {}
-        for (prompt_id, _), scores in self._fresh().items():
-            rewards.setdefault(prompt_id, set()).add(scores[self.plan.train_reward])
-        return sum(len(values) > 1 for values in rewards.values())
+        return groups_with_spread(self._fresh(), self.plan.train_reward)
 
     def _explored(self) -> int:
         return sum(1 for i, r in self.requests.items() if r.kind == "explore" and i in self.results)

@@ -86,6 +86,14 @@ def group_outcomes(
     return outcomes
 
 
+def groups_with_spread(fresh: Mapping[tuple[str, int], Scores], reward: str) -> int:
+    """Count the prompts whose regenerated rewards differ, from scores by (prompt id, seed)."""
+    rewards: dict[str, set[float]] = {}
+    for (prompt_id, _), scores in fresh.items():
+        rewards.setdefault(prompt_id, set()).add(scores[reward])
+    return sum(len(values) > 1 for values in rewards.values())
+
+
 class Norms(Struct):
     """Gradient norms of iterations with random seeds: what selected ones are compared with."""
 

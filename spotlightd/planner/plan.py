@@ -19,7 +19,7 @@ from spotlightd.planner.seeds import (
     shorten_tail,
 )
 from spotlightd.planner.selection import Candidate, Selected, select_seeds
-from spotlightd.wire.sampling import Request, RequestKind, SamplerSettings
+from spotlightd.wire.sampling import AVERAGES_FROM, Request, RequestKind, SamplerSettings
 
 Role = Literal["low", "high", "random", "control"]
 
@@ -100,7 +100,11 @@ class CyclePlan:
     # --- requests -----------------------------------------------------------------------------
 
     def evaluation(self, version: int) -> list[Request]:
-        """ODE samples of the held-out prompts, always with the same seeds."""
+        """ODE samples of the held-out prompts, always with the same seeds.
+
+        Where the trainer keeps an average of the weights, it is the average that is evaluated.
+        """
+        averaged = AVERAGES_FROM if self.config.trainer.ema_decay else 0
         settings = self._settings(())
         seeds = range(self.config.run.evaluate_seeds)
         return [
@@ -112,7 +116,7 @@ class CyclePlan:
                 prompt.text,
                 prompt.target,
                 evaluation_seed(self.config.run.seed, prompt.prompt_id, index),
-                version,
+                averaged + version,
                 settings,
             )
             for index in seeds

@@ -38,7 +38,12 @@ class WindowBatch:
     sigma_next_NW: Tensor
     steps_NW: Tensor
     """int64, denoising step of each window entry."""
+    final_latents_NLD: Tensor
+    """fp32, what the rollout ended with."""
     advantages_N: Tensor
+    group_N: Tensor
+    """int64, the group that each trajectory belongs to."""
+    request_ids: list[str]
     prompts: list[str]
     producers: list[str]
     settings: SamplerSettings
@@ -82,6 +87,7 @@ def load_batch(
     advantages = group_advantages([rewards[i] for i in kept], advantage_clip, global_std, centres)
     damaged: dict[str, str] = {}
     rows = [_read(group, blobs, latent_shape, damaged) for group in groups]
+    sizes = torch.tensor([len(group.samples) for group in groups])
     if damaged:
         first = next(iter(damaged.values()))
         raise DamagedError(f"{len(damaged)} trajectories: {first}", tuple(damaged))
@@ -91,7 +97,10 @@ def load_batch(
         torch.cat([r[1] for r in rows]),
         torch.cat([r[2] for r in rows]),
         *_schedule(groups),
+        torch.cat([r[3] for r in rows]),
         torch.cat(advantages),
+        torch.arange(len(groups)).repeat_interleave(sizes),
+        [sample.request_id for group in groups for sample in group.samples],
         [group.request.prompt for group in groups for _ in group.samples],
         [sample.producer for group in groups for sample in group.samples],
         settings,
@@ -108,9 +117,9 @@ def _control_mean(group: TrainGroup) -> float:
 
 def _read(
     group: TrainGroup, blobs: Blobs, latent_shape: tuple[int, int], damaged: dict[str, str]
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Stack a group's windows; what is wrong with a sample goes into `damaged` by request id."""
-    before, after, log_probs = [], [], []
+    before, after, log_probs, final = [], [], [], []
     for sample in group.samples:
         try:
             data = blobs.get(sample.trajectory)
@@ -123,9 +132,10 @@ def _read(
         before.append(torch.stack(trajectory.window_latents))
         after.append(torch.stack(trajectory.window_next_latents))
         log_probs.append(torch.tensor(trajectory.window_log_probs, dtype=torch.float32))
+        final.append(trajectory.latents_LD)
     if not before:
-        return torch.empty(0), torch.empty(0), torch.empty(0)
-    return torch.stack(before), torch.stack(after), torch.stack(log_probs)
+        return torch.empty(0), torch.empty(0), torch.empty(0), torch.empty(0)
+    return torch.stack(before), torch.stack(after), torch.stack(log_probs), torch.stack(final)
 
 
 def _schedule(groups: Sequence[TrainGroup]) -> tuple[Tensor, Tensor, Tensor]:

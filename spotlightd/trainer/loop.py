@@ -6,25 +6,21 @@ Grant --> step, step, ... --> scorer --> Result --> Ack
 
 import logging
 import time
-from pathlib import Path
 
 import zmq
 
-from spotlightd.atomic import write_file
-from spotlightd.dit.lora import adapter_bytes
 from spotlightd.errors import SpotlightError
-from spotlightd.planner.seeds import keyed_hash
-from spotlightd.store.blobs import Blobs
-from spotlightd.trainer.batch import DamagedError, load_batch
-from spotlightd.trainer.checkpoint import save_checkpoint
-from spotlightd.trainer.clip import describe_clip_range
+from spotlightd.trainer.batch import DamagedError
+from spotlightd.trainer.crew import Crew
 from spotlightd.trainer.link import Pace, TrainerLink
+from spotlightd.trainer.ratio_check import Judge
 from spotlightd.trainer.rollout import Rollouts
 from spotlightd.trainer.settings import TrainerSettings
-from spotlightd.trainer.update import Policy, UpdateReport
+from spotlightd.trainer.update import UpdateReport
 from spotlightd.wire import messages as m
 from spotlightd.wire import training
 from spotlightd.wire.codec import Buffer, WireError
+from spotlightd.wire.sampling import AVERAGES_FROM
 
 logger = logging.getLogger(__name__)
 
@@ -42,23 +38,19 @@ class TrainerLoop:
     """
 
     def __init__(
-        self, settings: TrainerSettings, policy: Policy, link: TrainerLink, version: int
+        self, settings: TrainerSettings, crew: Crew, link: TrainerLink, version: int
     ) -> None:
         config = settings.config
         self.version = version
         self.stopping = False
         """Set by SIGTERM."""
         self._config = config
-        self._state_dir = Path(settings.state_dir)
-        self._blobs = Blobs(self._state_dir / "blobs")
-        self._policy = policy
+        self._crew = crew
+        self._policy = crew.policy
+        self._judge = Judge(crew.policy.clip_range)
         self._link = link
-        sampler = config.sampler
-        self._latent_shape = policy.model.latent_shape(
-            sampler.height, sampler.width, sampler.num_frames
-        )
         self._rollouts = Rollouts(
-            policy.model, config.trainer.max_batch, config.rewards, self._link.send
+            crew.model, config.trainer.max_batch, config.rewards, self._link.send, crew.select
         )
         self._train: training.Train | None = None
         self._trained: training.Trained | None = None
@@ -82,6 +74,7 @@ class TrainerLoop:
                 self._rollouts.resend()
         finally:
             self._rollouts.close()
+        self._crew.leave()
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -92,16 +85,12 @@ class TrainerLoop:
         self._link.send(m.Hello(protocol, "trainer", "trainer", 1, 0, held))
 
     def _ready(self) -> None:
-        elements = self._latent_shape[0] * self._latent_shape[1]
-        logger.info(
-            "%s",
-            describe_clip_range(self._policy.clip_range, elements, self._config.sampler.sde_form),
-        )
+        tokens, channels = self._crew.actions.latent_shape
         self._link.send(
             training.TrainerReady(
                 self.version,
-                self._policy.model.sigmas(self._config.sampler.num_steps, self._latent_shape[0]),
-                elements,
+                self._policy.model.sigmas(self._config.sampler.num_steps, tokens),
+                tokens * channels,
                 self._policy.clip_range,
             )
         )
@@ -133,7 +122,7 @@ class TrainerLoop:
                 if time.monotonic() - self._hello_at > HELLO_PATIENCE_S:
                     self._hello()
             case m.Grant():
-                self._rollouts.granted(message, frames, self.version)
+                self._rollouts.granted(message, frames, self._versions)
             case m.Ack():
                 self._rollouts.pull.acked(message.request_id, message.fence)
                 self._give()
@@ -152,7 +141,13 @@ class TrainerLoop:
 
     def _give(self) -> None:
         if self._config.run.trainer_rolls_out:
-            self._rollouts.give(self.version)
+            self._rollouts.give(self._versions)
+
+    @property
+    def _versions(self) -> tuple[int, ...]:
+        """What this trainer samples with: its weights, and their average where there is one."""
+        averages = (AVERAGES_FROM + self.version,) if self._policy.ema else ()
+        return (self.version, *averages)
 
     # --- training -----------------------------------------------------------------------------
 
@@ -174,7 +169,7 @@ class TrainerLoop:
         if self.stopping:
             return
         self.version += 1
-        self._publish()
+        self._crew.publish(self.version)
         seconds = time.monotonic() - began
         logger.info(
             "version %d trained in %.2f s: %s",
@@ -207,15 +202,7 @@ class TrainerLoop:
         self._link.send(done)
 
     def _update(self, message: training.Train) -> UpdateReport:
-        section = self._config.trainer
-        batch = load_batch(
-            message,
-            self._blobs,
-            self._latent_shape,
-            section.advantage_clip,
-            section.global_std,
-            section.normalise_over == "control",
-        )
+        batch = self._crew.actions.load(message)
         if batch is None:
             logger.warning("no group has any spread: this version equals the one before")
             return UpdateReport({"zero_std_groups": float(len(message.groups))}, ())
@@ -225,33 +212,4 @@ class TrainerLoop:
             if pace.due(final=fraction >= 1):
                 self._link.send(training.TrainProgress(message.iteration, min(fraction, 1.0)))
 
-        seed = keyed_hash("update", self._config.run.seed, self.version) >> 1
-        report = self._policy.update(batch, seed, progress)
-        self._warn_of_difference(report)
-        return report
-
-    def _warn_of_difference(self, report: UpdateReport) -> None:
-        """A difference near the clip range means that the policy gradient is noise."""
-        for row in report.differences:
-            if row.mean_abs_difference > 0.1 * self._policy.clip_range:
-                logger.warning(
-                    "log-probs of %s differ from the trainer's by %.2g on average (%.2g at most, "
-                    "at step %d), clip range %.2g: does it run the same weights and precision?",
-                    row.producer,
-                    row.mean_abs_difference,
-                    row.max_abs_difference,
-                    row.worst_step,
-                    self._policy.clip_range,
-                )
-
-    def _publish(self) -> None:
-        """Checkpoint first: a version that others hold can always be gone on from."""
-        keep = self._config.trainer.checkpoints_kept
-        save_checkpoint(self._state_dir / "checkpoints", self.version, self._policy, keep)
-        write_adapter(self._state_dir, self.version, self._policy)
-
-
-def write_adapter(state_dir: Path, version: int, policy: Policy) -> None:
-    """Write the adapter that the fleet samples this version with."""
-    path = state_dir / "weights" / str(version) / "adapter.safetensors"
-    write_file(path, adapter_bytes(policy.model))
+        return self._crew.update(message, batch, progress, self._judge.checked)

@@ -19,6 +19,7 @@ from spotlightd.wire import messages as m
 from spotlightd.wire import pipe
 from spotlightd.wire.codec import Buffer, frame_specs
 from spotlightd.wire.pull import PullState, states_by_fence
+from spotlightd.wire.sampling import AVERAGES_FROM
 from spotlightd.wire.worker import Exit, Fatal, Score, Scored, ScoreItem, Scores
 
 logger = logging.getLogger(__name__)
@@ -26,21 +27,32 @@ logger = logging.getLogger(__name__)
 SCORER_BATCH = 8
 
 Send = Callable[[m.Message, Sequence[Buffer]], None]
+Select = Callable[[bool], None]
 
 
 class Rollouts:
-    """Everything that the trainer samples and has not reported yet."""
+    """Everything that the trainer samples and has not reported yet.
+
+    Args:
+        select: puts the weights' average (True) or the live weights into the model.
+    """
 
     def __init__(
-        self, model: DiffusionModel, capacity: int, rewards: RewardsSection, send: Send
+        self,
+        model: DiffusionModel,
+        capacity: int,
+        rewards: RewardsSection,
+        send: Send,
+        select: Select,
     ) -> None:
         self.pull = PullState(capacity)
         self._model = model
         self._sampler = Sampler(model)
         self._rewards, self._reward_options = rewards.names, rewards.options()
         self._send = send
-        self._given_version = -1
-        """Version of the last Give in this session."""
+        self._select = select
+        self._given: tuple[int, ...] = ()
+        """Versions of the last Give in this session."""
         self._running: dict[str, Trajectory] = {}
         self._gpu_s: dict[str, float] = {}
         self._finished: dict[str, tuple[Trajectory, bytes]] = {}
@@ -52,26 +64,26 @@ class Rollouts:
     def active(self) -> bool:
         return bool(self._running)
 
-    def give(self, version: int) -> None:
-        """Ask for as much work as fits; credit given before now counts for this version."""
+    def give(self, versions: tuple[int, ...]) -> None:
+        """Ask for as much work as fits; credit given before now counts for these versions."""
         credit = self.pull.take_credit()
-        if credit or version != self._given_version:
-            self._given_version = version
-            self._send(m.Give(credit, (version,)), ())
+        if credit or versions != self._given:
+            self._given = versions
+            self._send(m.Give(credit, versions), ())
 
     def hello(self) -> tuple[m.HeldLease, ...]:
         """A session begins: nothing was given in it yet."""
-        self._given_version = -1
+        self._given = ()
         return self.pull.hello()
 
-    def granted(self, grant: m.Grant, frames: Sequence[Buffer], version: int) -> None:
+    def granted(self, grant: m.Grant, frames: Sequence[Buffer], versions: tuple[int, ...]) -> None:
         states = states_by_fence(grant, frames)
         for lease in self.pull.granted(grant.leases):
             request = lease.request
             try:
-                if request.policy_version != version:
+                if request.policy_version not in versions:
                     raise SpotlightError(
-                        f"version {request.policy_version} asked for, the trainer has {version}"
+                        f"version {request.policy_version} asked for, the trainer has {versions}"
                     )
                 self._running[request.request_id] = self._sampler.start(
                     request, states[lease.fence]
@@ -100,10 +112,12 @@ class Rollouts:
             self._send(m.HandBack(tuple(held), spent), ())
 
     def step(self) -> None:
-        """Take one denoising step of everything that runs."""
-        batch = list(self._running.values())
+        """Take one denoising step of what runs on the live weights, or else on their average."""
+        running = list(self._running.values())
+        batch = [t for t in running if t.request.policy_version < AVERAGES_FROM] or running
         began = time.monotonic()
         try:
+            self._select(batch[0].request.policy_version >= AVERAGES_FROM)
             self._sampler.advance(batch)
             done = [t for t in batch if t.done]
             images = self._sampler.decode(done) if done else []

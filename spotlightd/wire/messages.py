@@ -104,7 +104,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """Denoising steps between progress commits; 0: only upon a notice; None: as is cheap."""
     rewards: tuple[Name, ...]
     """Rewards to score every image with; the first is the one that trains."""
-    lora_rank: Annotated[int, Meta(ge=1, le=4096)]
+    lora_rank: Annotated[int, Meta(ge=0, le=4096)]
+    """0: no adapter, every weight of the transformer is the policy's."""
     lora_alpha: Annotated[float, Meta(gt=0, le=8192)]
     dtype: Literal["float32", "bfloat16", "float16"]
     reward_options: RewardOptions = field(default_factory=RewardOptions)

@@ -12,6 +12,8 @@ PolicyVersion = Annotated[int, Meta(ge=0, lt=2**31)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=200)]
 StepIndex = Annotated[int, Meta(ge=0, le=1000)]
+AVERAGES_FROM = 2**30
+"""Policy version k's moving average, which only the trainer holds, has the number this plus k."""
 Fence = Annotated[int, Meta(ge=1, lt=2**53)]
 
 SdeForm = Literal["flow_sde", "flow_cps", "dance_sde"]

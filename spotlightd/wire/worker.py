@@ -20,7 +20,8 @@ class Load(Message, frozen=True, tag="load"):
     """First message: load the base model and attach an adapter."""
 
     model_dir: str
-    lora_rank: Annotated[int, Meta(ge=1)]
+    lora_rank: Annotated[int, Meta(ge=0)]
+    """0: no adapter, every weight of the transformer is the policy's."""
     lora_alpha: float
     dtype: Literal["float32", "bfloat16", "float16"]
     threads: Annotated[int, Meta(ge=1)]

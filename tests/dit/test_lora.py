@@ -144,7 +144,7 @@ def test_an_adapter_of_another_rank_is_refused(adapted, model_dir):
 
 
 def test_a_model_without_adapter_takes_none(model):
-    with pytest.raises(InputError, match="no adapter to bind to"):
+    with pytest.raises(InputError, match="does not fit the model"):
         bind_adapter(model, {}, "x")
 
 

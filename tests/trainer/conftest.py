@@ -12,9 +12,9 @@ from spotlightd.models import EMBEDDED_DIR
 from spotlightd.store.blobs import Blobs
 from spotlightd.trainer.batch import WindowBatch, load_batch
 from spotlightd.trainer.main import build_policy
+from spotlightd.trainer.policy import Policy
 from spotlightd.trainer.settings import TrainerSettings
-from spotlightd.trainer.update import Policy
-from spotlightd.wire.sampling import Request, SamplerSettings
+from spotlightd.wire.sampling import Request, SamplerSettings, SdeForm
 from spotlightd.wire.training import Train, TrainGroup, TrainSample
 
 SHAPE = (16, 64)
@@ -31,13 +31,14 @@ class Rolled:
 
     policy: Policy
     blobs: Blobs
+    sde_form: SdeForm = "flow_cps"
 
     def message(self, rewards: list[list[float]], batch_size: int = 3) -> Train:
         """Sample one group per list of rewards and store the trajectories."""
         groups = []
         for number, values in enumerate(rewards):
             settings = SamplerSettings(
-                self.policy.model.sigmas(6), "flow_cps", 0.7, (number % 2, 2), 1.0, 32, 128
+                self.policy.model.sigmas(6), self.sde_form, 0.7, (number % 2, 2), 1.0, 32, 128
             )
             requests = [
                 Request(

@@ -9,6 +9,8 @@ import zmq
 from spotlightd.config import load
 from spotlightd.errors import SpotlightError
 from spotlightd.models import EMBEDDED_DIR
+from spotlightd.trainer.actions import Actions
+from spotlightd.trainer.crew import Crew
 from spotlightd.trainer.loop import TrainerLoop
 from spotlightd.trainer.settings import TrainerSettings
 from spotlightd.wire import messages as m
@@ -56,7 +58,7 @@ def run(rolled, tmp_path: Path):
         settings = TrainerSettings(config, str(tmp_path), str(EMBEDDED_DIR), "", "", "", -1)
         link = ScriptedLink(messages)
         links.append(link)
-        TrainerLoop(settings, rolled.policy, link, 0).run()
+        TrainerLoop(settings, Crew(Actions(settings, rolled.policy)), link, 0).run()
         return link
 
     yield play

@@ -8,6 +8,9 @@ from spotlightd.config import TrainerSection
 from spotlightd.dit.lora import adapter_parameters
 from spotlightd.trainer.batch import DamagedError, load_batch
 from spotlightd.trainer.clip import describe_clip_range, resolve_clip_range
+from spotlightd.trainer.micro_batches import deal
+from spotlightd.trainer.objectives import PolicyGradient
+from spotlightd.trainer.update import train_on
 from tests.trainer.conftest import SHAPE
 
 REWARDS = [[0.0, 1.0, 0.5, 0.2], [1.0, 0.0, 0.0, 0.0]]
@@ -19,7 +22,7 @@ def quiet(_: float) -> None:
 
 def test_before_the_first_update_the_ratio_is_one_for_every_producer(rolled):
     """Rollouts ran in batches of three, the trainer's micro-batches are of other sizes."""
-    report = rolled.policy.update(rolled.batch(REWARDS), seed=1, progress=quiet)
+    report = train_on(rolled.policy, rolled.batch(REWARDS), seed=1, progress=quiet)
     assert [row.producer for row in report.differences] == ["agent-0", "agent-1"]
     for row in report.differences:
         assert row.mean_abs_difference < 1e-6
@@ -33,20 +36,20 @@ def test_other_weights_show_in_the_ratio_check(rolled):
         for name, parameter in adapter_parameters(rolled.policy.model).items():
             if "lora_B" in name:
                 parameter.add_(0.02)
-    report = rolled.policy.update(batch, seed=1, progress=quiet)
+    report = train_on(rolled.policy, batch, seed=1, progress=quiet)
     assert all(row.mean_abs_difference > 1e-4 for row in report.differences)
 
 
 def test_an_update_moves_the_policy_towards_rewarded_trajectories(rolled):
     batch = rolled.batch(REWARDS)
     for _ in range(3):
-        rolled.policy.update(batch, seed=1, progress=quiet)
+        train_on(rolled.policy, batch, seed=1, progress=quiet)
+    window = PolicyGradient(rolled.policy.model, rolled.policy.section, 1.0)
     with torch.no_grad():
-        gains = []
-        for position in range(batch.window):
-            rows = torch.arange(len(batch))
-            out = rolled.policy._forward(batch, rows, torch.full_like(rows, position))
-            gains.append(out.log_prob - batch.old_log_prob_NW[:, position])
+        gains = [
+            window.predict(batch, pairs).log_prob - batch.old_log_prob_NW[:, pairs.position]
+            for pairs in deal(torch.arange(len(batch)), batch.window, len(batch), 0, 1)
+        ]
     gain = torch.stack(gains).mean(0)
     assert gain[batch.advantages_N > 0].mean() > gain[batch.advantages_N < 0].mean()
 
@@ -54,7 +57,7 @@ def test_an_update_moves_the_policy_towards_rewarded_trajectories(rolled):
 def test_groups_without_spread_are_dropped_and_counted(rolled):
     batch = rolled.batch([[0.5] * 4, *REWARDS])
     assert len(batch) == 8
-    report = rolled.policy.update(batch, seed=1, progress=quiet)
+    report = train_on(rolled.policy, batch, seed=1, progress=quiet)
     assert report.metrics["zero_std_groups"] == 1.0
 
 
@@ -84,7 +87,7 @@ def test_a_repeated_update_gives_the_same_weights(rolled):
             for name, parameter in rolled.policy.parameters.items():
                 parameter.copy_(before[name])
         rolled.policy.optimizer.state.clear()
-        rolled.policy.update(batch, seed=7, progress=quiet)
+        train_on(rolled.policy, batch, seed=7, progress=quiet)
         results.append({k: v.detach().clone() for k, v in rolled.policy.parameters.items()})
     assert all(torch.equal(results[0][k], results[1][k]) for k in before)
     assert any(not torch.equal(results[0][k], before[k]) for k in before)
@@ -94,14 +97,14 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_counts_it(rolled):
     batch = rolled.batch(REWARDS)
     batch.advantages_N[:] = float("nan")
     before = {k: v.detach().clone() for k, v in rolled.policy.parameters.items()}
-    report = rolled.policy.update(batch, seed=1, progress=quiet)
+    report = train_on(rolled.policy, batch, seed=1, progress=quiet)
     assert report.metrics["skipped_steps"] == 2.0
     assert all(torch.equal(v, before[k]) for k, v in rolled.policy.parameters.items())
 
 
 def test_progress_rises_to_one(rolled):
     seen: list[float] = []
-    rolled.policy.update(rolled.batch(REWARDS), seed=1, progress=seen.append)
+    train_on(rolled.policy, rolled.batch(REWARDS), seed=1, progress=seen.append)
     assert seen == sorted(seen) and seen[-1] == pytest.approx(1.0)
 
 
