@@ -4,7 +4,7 @@ An adapter file is safetensors with peft's parameter names below `transformer`. 
 an adapter that binds nothing, or not everything, is an error, never a silent no-op.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,14 +60,12 @@ def read_adapter(path: Path) -> dict[str, Tensor]:
         raise InputError(f"adapter {path} is missing or damaged: {error}") from None
 
 
-@torch.no_grad()
-def bind_adapter(model: DiffusionModel, tensors: dict[str, Tensor], source: str) -> int:
-    """Copy an adapter into the model and return the number of tensors bound.
-
-    Raises InputError, with the model unchanged, where names or shapes differ or a value is not
-    finite; `source` is named in it.
+def check_adapter(
+    parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: str
+) -> None:
+    """Raises InputError where an adapter does not fit the model's parameters, in names, in shapes
+    or by values that are not finite; `source` is named in it.
     """
-    parameters = adapter_parameters(model)
     if not parameters:
         raise InputError(f"{source}: the model has no adapter to bind to")
     missing, extra = parameters.keys() - tensors.keys(), tensors.keys() - parameters.keys()
@@ -85,6 +83,17 @@ def bind_adapter(model: DiffusionModel, tensors: dict[str, Tensor], source: str)
             )
         if not bool(tensors[name].isfinite().all()):
             raise InputError(f"{source}: {name} holds values that are not finite")
+
+
+@torch.no_grad()
+def bind_adapter(model: DiffusionModel, tensors: dict[str, Tensor], source: str) -> int:
+    """Copy an adapter into the model and return the number of tensors bound.
+
+    Raises InputError, with the model unchanged, where names or shapes differ or a value is not
+    finite; `source` is named in it.
+    """
+    parameters = adapter_parameters(model)
+    check_adapter(parameters, tensors, source)
     for name, parameter in parameters.items():
         parameter.copy_(tensors[name])
     return len(parameters)
