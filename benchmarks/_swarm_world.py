@@ -182,12 +182,12 @@ class World:
         self._act(host, host.fetch.refused(server, chunk, why, self.now))
         peer = host.fetch.peers.get(server)
         if peer is not None and why == "busy":
-            self._at(peer.busy_until, "again", client)
+            self._at(peer.busy_until, "again", server, client)
 
-    def _on_again(self, name: str) -> None:
-        host = self.hosts[name]
+    def _on_again(self, server: str, client: str) -> None:
+        host = self.hosts[client]
         if host.done_at is None and host.fetch is not None:
-            self._act(host, host.fetch.retry(self.now))
+            self._act(host, host.fetch.retry(server, self.now))
 
     def _on_news(self, server: str, client: str, have: int) -> None:
         host = self.hosts[client]

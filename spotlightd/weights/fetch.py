@@ -143,7 +143,8 @@ class Fetch:
         peer = self.peers.get(peer_id)
         if peer is None:
             return []
-        self._unlearn(peer, peer.have & ~chunks)
+        if peer.have & ~chunks:
+            self._unlearn(peer, peer.have & ~chunks)
         self._learn(peer, chunks & ((1 << self.total) - 1))
         return self._ask(peer_id, peer, now)
 
@@ -199,9 +200,10 @@ class Fetch:
         peer.busy_s = min(peer.busy_s * 2, BUSY_MOST_S)
         return self._ask_all(now)
 
-    def retry(self, now: float) -> list[Decision]:
+    def retry(self, peer_id: str, now: float) -> list[Decision]:
         """A peer that was busy may be asked again."""
-        return self._ask_all(now)
+        peer = self.peers.get(peer_id)
+        return self._ask(peer_id, peer, now) if peer is not None else []
 
     def tick(self, now: float, timeout_s: float) -> list[Decision]:
         """Drop peers that owe a chunk for longer than `timeout_s`; look for others when starved."""
@@ -222,6 +224,8 @@ class Fetch:
 
     def _ask_all(self, now: float) -> list[Decision]:
         decisions: list[Decision] = []
+        if not self.missing & ~self.asked or self.owing >= self.in_flight:
+            return decisions
         order = sorted(self.peers.items(), key=lambda item: (item[1].rank, len(item[1].owed)))
         asking = True
         while asking:
@@ -237,8 +241,10 @@ class Fetch:
         decisions: list[Decision] = []
         # Many peers and one chunk of each spread the load better than few and four of each.
         window = min(self.window, max(self.in_flight // len(self.peers), 1))
+        if len(peer.owed) >= window or now < peer.busy_until:
+            return decisions
         while len(decisions) < most and len(peer.owed) < window:
-            if self.owing >= self.in_flight or now < peer.busy_until:
+            if self.owing >= self.in_flight:
                 break
             wanted = peer.have & self.missing & ~self.asked
             if wanted and peer.rank:

@@ -8,6 +8,7 @@ limit on the uplink, chunks leave no faster than that. Whoever asked what there 
 when there is more, at most once per `news_s`.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -85,6 +86,8 @@ class Serving:
     counts: dict[str, int] = field(default_factory=dict)
     """Version's root -> chunks of it that are here."""
     listeners: dict[str, dict[Route, _Listener]] = field(default_factory=dict)
+    news_at: float = math.inf
+    """When the next news is due; infinite: nobody waits for any that there is."""
 
     # --- chunks -------------------------------------------------------------------------------
 
@@ -117,7 +120,13 @@ class Serving:
         listeners = self.listeners.setdefault(root, {})
         listener = listeners.setdefault(route, _Listener(known, now - self.news_s))
         listener.known, listener.waits = known, True
-        return self._news(root, now)
+        if self.counts.get(root, 0) <= known:
+            return []
+        if listener.told_at + self.news_s > now:
+            self.news_at = min(self.news_at, listener.told_at + self.news_s)
+            return []
+        listener.waits, listener.told_at = False, now
+        return [Tell(route, root)]
 
     def gained(self, root: str, count: int, now: float) -> list[Decision]:
         """There are `count` chunks of a version here now."""
@@ -133,8 +142,11 @@ class Serving:
         count = self.counts.get(root, 0)
         told: list[Decision] = []
         for route, listener in self.listeners.get(root, {}).items():
-            due = listener.told_at + self.news_s <= now
-            if listener.waits and count > listener.known and due:
+            if listener.waits and count > listener.known:
+                due_at = listener.told_at + self.news_s
+                if due_at > now:
+                    self.news_at = min(self.news_at, due_at)
+                    continue
                 listener.waits, listener.told_at = False, now
                 told.append(Tell(route, root))
         return told
@@ -143,7 +155,11 @@ class Serving:
 
     def tick(self, now: float) -> list[Decision]:
         """Send what may leave by now, and news that is due."""
-        return [d for root in self.listeners for d in self._news(root, now)] + self._depart(now)
+        news: list[Decision] = []
+        if now >= self.news_at:
+            self.news_at = math.inf
+            news = [decision for root in self.listeners for decision in self._news(root, now)]
+        return news + self._depart(now)
 
     def _depart(self, now: float) -> list[Decision]:
         decisions: list[Decision] = []
@@ -166,17 +182,11 @@ class Serving:
 
     def next_at(self, now: float) -> float | None:
         """Return when `tick` has something to do, if nothing else happens; None: never."""
-        times = [
-            listener.told_at + self.news_s
-            for root, listeners in self.listeners.items()
-            for listener in listeners.values()
-            if listener.waits and self.counts.get(root, 0) > listener.known
-        ]
-        if self.queues:
-            _, size = next(iter(self.queues.values()))[0]
-            short = min(size, self._burst()) - self.budget
-            times.append(self.budget_at + max(short, 0.0) / self.uplink if self.uplink else now)
-        return min(times, default=None)
+        if not self.queues:
+            return self.news_at if self.news_at < math.inf else None
+        _, size = next(iter(self.queues.values()))[0]
+        short = max(min(size, self._burst()) - self.budget, 0.0)
+        return min(self.news_at, self.budget_at + short / self.uplink if self.uplink else now)
 
     def _burst(self) -> float:
         return self.uplink * BURST_S

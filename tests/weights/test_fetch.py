@@ -70,7 +70,7 @@ def test_a_busy_peer_is_left_alone_for_longer_each_time():
         assert fetch.refused("a", 0, "busy", now) == []
         waits.append(fetch.peers["a"].busy_until - now)
         now = fetch.peers["a"].busy_until
-        assert asks(fetch.retry(now)) == [("a", 0)]
+        assert asks(fetch.retry("a", now)) == [("a", 0)]
     assert waits == sorted(waits) and waits[4] > 8 * waits[0]
 
 
