@@ -36,6 +36,14 @@ MetadataUrl = Annotated[str, typer.Option(help="Metadata service, if not the clo
 Grace = Annotated[float, typer.Option(min=1, help="Seconds left at a notice that does not say.")]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the daemon.")]
 ChunkBind = Annotated[str, typer.Option(help="Local address on which weights are served.")]
+WeightsDir = Annotated[
+    Path | None,
+    typer.Option(help="Keeps base models and adapters, such as /dev/shm; default: the state dir."),
+]
+WeightsBudget = Annotated[
+    float | None, typer.Option(min=0.001, help="Gigabytes that these may take; default: all free.")
+]
+Zone = Annotated[str, typer.Option(help="Where the VM stands: peers of the same zone come first.")]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")]
 
 
@@ -60,6 +68,9 @@ def join(
     notice_grace: Grace = 30.0,
     connect_timeout: Timeout = 20.0,
     chunk_bind: ChunkBind = "0.0.0.0",
+    weights_dir: WeightsDir = None,
+    weights_budget: WeightsBudget = None,
+    zone: Zone = "",
     json_logs: JsonLogs = False,
 ) -> None:
     """Enrol with a token made by `spotlightctl token create`, then work until told to leave."""
@@ -70,7 +81,7 @@ def join(
         (workers, threads, max_batch),
         (preempt_file, preempt_provider, metadata_url),
         (notice_grace, connect_timeout),
-        chunk_bind,
+        (chunk_bind, weights_dir, weights_budget, zone),
         json_logs,
     )
 
@@ -88,6 +99,9 @@ def run(
     notice_grace: Grace = 30.0,
     connect_timeout: Timeout = 20.0,
     chunk_bind: ChunkBind = "0.0.0.0",
+    weights_dir: WeightsDir = None,
+    weights_budget: WeightsBudget = None,
+    zone: Zone = "",
     json_logs: JsonLogs = False,
 ) -> None:
     """Work again with the key of an earlier join; needs no token."""
@@ -98,7 +112,7 @@ def run(
         (workers, threads, max_batch),
         (preempt_file, preempt_provider, metadata_url),
         (notice_grace, connect_timeout),
-        chunk_bind,
+        (chunk_bind, weights_dir, weights_budget, zone),
         json_logs,
     )
 
@@ -110,12 +124,13 @@ def _start(
     sizes: tuple[int, int, int],
     notices: tuple[Path | None, str, str],
     times: tuple[float, float],
-    chunk_bind: str,
+    weights: tuple[str, Path | None, float | None, str],
     json_logs: bool,
 ) -> None:
     logs.configure(logging.INFO, as_json=json_logs)
     from agent import main as agent
 
+    chunk_bind, weights_dir, gigabytes, zone = weights
     settings = agent.AgentSettings(
         state_dir or default_state_dir(),
         name or default_name(),
@@ -123,6 +138,9 @@ def _start(
         *notices,
         *times,
         chunk_bind,
+        weights_dir,
+        None if gigabytes is None else int(gigabytes * 1e9),
+        zone,
     )
     raise typer.Exit(agent.run(settings, token))
 

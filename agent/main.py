@@ -23,11 +23,12 @@ from agent.link import AgentLink
 from agent.metadata.providers import choose_provider
 from agent.metadata.watch import MetadataWatcher
 from agent.preemption import watch_file, watch_signals
-from agent.weight_peer import WeightPeer
+from agent.weight_peer import Place, WeightPeer
 from agent.work import Work
 from agent.workers import Workers, WorkerSlot
 from spotlightd.errors import SpotlightError, UnreachableError
 from spotlightd.wire import messages as m
+from spotlightd.wire import weights as ww
 from spotlightd.wire import worker as w
 from spotlightd.wire.codec import Buffer
 from spotlightd.wire.token import Token
@@ -59,6 +60,12 @@ class AgentSettings:
     """Time assumed to be left at a notice that does not say."""
     connect_timeout_s: float = 20.0
     chunk_bind: str = "0.0.0.0"
+    weights_dir: Path | None = None
+    """Where base models and adapters are kept; None: in the state directory."""
+    weights_budget: int | None = None
+    """Bytes that they may take; None: all that is free but a margin."""
+    zone: str = ""
+    """Weights come from peers in the same zone first."""
 
 
 def run(settings: AgentSettings, token: Token | None) -> int:
@@ -98,17 +105,22 @@ class Agent:
         self._link = AgentLink(self._context, identity)
         self._weights = WeightPeer(
             self._context,
-            settings.state_dir,
-            settings.chunk_bind,
+            Place(
+                settings.weights_dir or settings.state_dir,
+                settings.weights_budget,
+                settings.chunk_bind,
+                (identity.public_key, identity.private_key),
+            ),
             self._link.send,
             self._weights_ready,
+            self._fail,
         )
         self._metadata: MetadataWatcher | None = None
         self._welcome: m.Welcome | None = None
         self._work: Work | None = None
         self._workers: Workers | None = None
         self._base: Path | None = None
-        self._unbound: list[tuple[int, Path]] = []
+        self._unbound: list[tuple[ww.Manifest, Path]] = []
         """Adapters that arrived before the workers were started."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
@@ -163,7 +175,8 @@ class Agent:
         protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
         name, workers = self.settings.name, self.settings.workers
         up_s = time.monotonic() - self._began
-        self._link.send(m.Hello(protocol, "agent", name, workers, self._weights.port, held, up_s))
+        port, zone = self._weights.port, self.settings.zone
+        self._link.send(m.Hello(protocol, "agent", name, workers, port, held, up_s, zone))
 
     def _hello_again(self) -> None:
         """The daemon does not know this session. It says so to every message that waited, so one
@@ -195,7 +208,7 @@ class Agent:
             case m.HeartbeatReply():
                 if self._welcome is not None and message.epoch != self._welcome.epoch:
                     self._hello_again()
-            case m.PublishedVersion() | m.Peers() | m.PeerTicket():
+            case ww.PublishedVersion() | ww.Peers() | ww.PeerTicket():
                 self._weights.handle(message)
             case m.Grant() | m.Ack() | m.Withdraw():
                 self._handle_work(message, frames)
@@ -224,6 +237,7 @@ class Agent:
     def _welcomed(self, welcome: m.Welcome) -> None:
         first = self._welcome is None
         self._welcome, self._beat_s = welcome, welcome.heartbeat_s
+        self._spawn(self._weights.welcomed(welcome))
         if first:
             logger.info("joined as %s", welcome.agent_id)
             self.lifecycle.welcomed()
@@ -242,20 +256,23 @@ class Agent:
 
     # --- weights ------------------------------------------------------------------------------
 
-    def _weights_ready(self, kind: str, version: int, folder: Path) -> None:
-        if kind == "base":
+    def _weights_ready(self, manifest: ww.Manifest, folder: Path) -> None:
+        # Others hear at once that it is here.
+        self._link.send(self._beat())
+        if manifest.kind == "base":
             self._base = folder
             self._start_workers()
         else:
             # The first adapter may be here before the base model is.
-            self._unbound.append((version, folder))
+            self._unbound.append((manifest, folder))
             self._bind_all()
 
     def _bind_all(self) -> None:
         if self._workers is None:
             return
-        for version, folder in self._unbound:
-            self._workers.bind(version, folder / "adapter.safetensors", self._weights.holds)
+        for manifest, folder in self._unbound:
+            path = folder / "adapter.safetensors"
+            self._workers.bind(manifest.version, path, manifest.tensors, self._weights.holds)
         self._unbound.clear()
 
     def _start_workers(self) -> None:
@@ -321,6 +338,7 @@ class Agent:
             max(alive - busy - loading, 0.0),
             self._weights.holds,
             self._workers.ready_versions() if self._workers else (),
+            self._weights.held,
         )
 
     # --- leaving ------------------------------------------------------------------------------

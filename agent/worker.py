@@ -8,6 +8,7 @@ compatible shares a batch, each trajectory at its own step.
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +16,19 @@ import torch
 
 from agent.commit_pace import CommitPace
 from spotlightd.childproc import Channel, enter_child
-from spotlightd.dit.lora import attach_lora, bind_adapter, read_adapter
+from spotlightd.dit.lora import attach_lora
 from spotlightd.dit.models import load_model
 from spotlightd.dit.png import encode_png
 from spotlightd.dit.sampler import Sampler, compatible
 from spotlightd.dit.trajectory import Trajectory, encode_trajectory
-from spotlightd.errors import ExitCode, SpotlightError
+from spotlightd.dit.versions import Versions
+from spotlightd.errors import ExitCode, InputError, SpotlightError
 from spotlightd.wire import pipe
 from spotlightd.wire import worker as w
 from spotlightd.wire.codec import Buffer, frame_specs
 from spotlightd.wire.messages import HeldLease, Lease
 from spotlightd.wire.sampling import PRIORITY
 
-VERSIONS_KEPT = 2
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -55,14 +56,17 @@ class Worker:
         if load.lora_rank:
             attach_lora(self._model, load.lora_rank, load.lora_alpha)
         self._sampler = Sampler(self._model)
-        self._adapters: dict[int, dict[str, torch.Tensor]] = {}
-        self._bound: int | None = None
+        self._versions = Versions(self._model)
+        self._loader = ThreadPoolExecutor(1, "adapter loader")
+        self._loading: list[tuple[w.Bind, Future[dict[str, torch.Tensor]], float]] = []
+        """Versions being prepared while others are sampled with, and since when."""
         self._running: dict[str, Running] = {}
         self._stopped = False
 
     def run(self) -> None:
         """Work until Exit or until the agent is gone (EOFError)."""
         while True:
+            self._bind_loaded()
             received = self._channel.receive(0 if self._running else None)
             if received is not None:
                 message, frames = received
@@ -91,14 +95,25 @@ class Worker:
         if not Path(message.path).exists():
             # Newer versions came so fast that this one is evicted already.
             return
-        began = time.monotonic()
-        tensors = read_adapter(Path(message.path))
-        # Binding at once proves that the file fits; sampling switches between kept versions.
-        count = bind_adapter(self._model, tensors, message.path)
-        self._adapters[message.version], self._bound = tensors, message.version
-        for old in sorted(self._adapters)[:-VERSIONS_KEPT]:
-            del self._adapters[old]
-        self._channel.send(w.Bound(message.version, count, time.monotonic() - began))
+        loading = self._loader.submit(self._versions.prepare, Path(message.path), message.digest)
+        self._loading.append((message, loading, time.monotonic()))
+
+    def _bind_loaded(self) -> None:
+        """Take versions into use whose preparation has ended; wait for it when there is nothing
+        else to do. Raises InputError where one does not fit.
+        """
+        while self._loading and (self._loading[0][1].done() or not self._running):
+            message, loading, began = self._loading.pop(0)
+            try:
+                prepared = loading.result()
+            except InputError:
+                if Path(message.path).exists():
+                    raise
+                continue  # It was evicted while it was being read.
+            self._versions.add(message.version, prepared)
+            # Using it at once proves that it binds; sampling switches between those kept.
+            self._versions.use(message.version)
+            self._channel.send(w.Bound(message.version, len(prepared), time.monotonic() - began))
 
     def _start(self, lease: Lease, state: Buffer | None) -> None:
         request = lease.request
@@ -106,7 +121,7 @@ class Worker:
         try:
             if self._stopped:
                 raise SpotlightError("the worker is stopping")
-            if request.policy_version not in self._adapters:
+            if request.policy_version not in self._versions:
                 raise SpotlightError(f"version {request.policy_version} is not bound here")
             running.trajectory = self._sampler.start(request, state)
         except SpotlightError as error:
@@ -139,7 +154,7 @@ class Worker:
         batch = self._choose()
         began = time.monotonic()
         try:
-            self._use_version(batch[0].lease.request.policy_version)
+            self._versions.use(batch[0].lease.request.policy_version)
             self._sampler.advance([running.trajectory for running in batch])
             done = [running for running in batch if running.trajectory.done]
             images = self._sampler.decode([r.trajectory for r in done]) if done else []
@@ -166,11 +181,6 @@ class Worker:
             if running.lease.request.policy_version == version
             and compatible(running.lease.request.sampler, first.lease.request.sampler)
         ]
-
-    def _use_version(self, version: int) -> None:
-        if self._bound != version:
-            bind_adapter(self._model, self._adapters[version], f"adapter version {version}")
-            self._bound = version
 
     def _commit(self, batch: Sequence[Running], step_s: float) -> None:
         """Hand over the state of rollouts every few steps; exploration is cheap to redo, and who

@@ -73,7 +73,7 @@ class Workers:
         self._load = load
         self._on_message = on_message
         self._on_death = on_death
-        self._adapters: dict[int, Path] = {}
+        self._adapters: dict[int, w.Bind] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
@@ -85,12 +85,12 @@ class Workers:
         ]
         return self._tasks
 
-    def bind(self, version: int, path: Path, kept: Sequence[int]) -> None:
+    def bind(self, version: int, path: Path, digest: str | None, kept: Sequence[int]) -> None:
         """Bind a version in every worker, now and after a restart; forget those not kept."""
-        self._adapters[version] = path
-        self._adapters = {v: p for v, p in self._adapters.items() if v in kept}
+        self._adapters[version] = w.Bind(version, str(path), digest)
+        self._adapters = {v: bind for v, bind in self._adapters.items() if v in kept}
         for slot in self.slots:
-            slot.send(w.Bind(version, str(path)))
+            slot.send(w.Bind(version, str(path), digest))
 
     def ready_versions(self) -> tuple[int, ...]:
         """Return the versions that every running worker can sample with."""
@@ -152,8 +152,8 @@ class Workers:
 
     def _loaded(self, slot: WorkerSlot) -> None:
         slot.loading_s, slot.loading_since = slot.loading_total_s(), None
-        for version, path in self._adapters.items():
-            slot.send(w.Bind(version, str(path)))
+        for bind in self._adapters.values():
+            slot.send(bind)
 
     async def _bury(self, slot: WorkerSlot) -> None:
         child, slot.child = slot.child, None

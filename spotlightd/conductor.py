@@ -272,8 +272,8 @@ class Conductor:
     def _publish(self, version: int) -> None:
         if self.fleet.weights.current_version == version:
             return
-        published = self.fleet.weights.publish_adapter(version, self._adapter_folder(version))
-        self.fleet.broadcast(self.fleet.weights.tickets(), published)
+        self.fleet.weights.publish_adapter(version, self._adapter_folder(version))
+        self.fleet.announce_weights()
 
 
 def _committed(result: StoredResult, gpu_s: float = 0.0) -> CommittedResult:

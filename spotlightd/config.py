@@ -200,6 +200,11 @@ class FleetSection(Section, frozen=True):
 
 class WeightsSection(Section, frozen=True):
     chunk_bytes: Annotated[int, Meta(ge=4096, le=2**28)] = 4 * 2**20
+    """The least size of a chunk; it is doubled, up to 64 MiB, while there would be over 1,024."""
+    transport: Literal["plain", "curve"] = "plain"
+    """`plain`: chunks are checked, not encrypted. `curve`: encrypted, several times slower."""
+    uplink_mb_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Megabytes a second that each agent, and the daemon, serves at most; 0: no limit."""
 
 
 class StoreSection(Section, frozen=True):

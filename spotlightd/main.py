@@ -41,7 +41,8 @@ from spotlightd.trainer.settings import TrainerSettings
 from spotlightd.trainer_child import TrainerChild
 from spotlightd.view import DaemonView
 from spotlightd.weights.chunks import ChunkStore
-from spotlightd.weights.server import ChunkServer
+from spotlightd.weights.remembered import RememberedDigests
+from spotlightd.weights.server import AGAIN_S, ChunkServer
 from spotlightd.wire.messages import Drain
 
 logger = logging.getLogger(__name__)
@@ -100,8 +101,14 @@ class Daemon:
         ports = choose_ports(config.link, state_dir)
         self.link.bind(config.link.bind, ports.link_port, ports.enrol_port)
         self._chunk_server = ChunkServer(
-            self.link.context, ChunkStore(), config.link.bind, ports.chunk_port
+            self.link.context,
+            ChunkStore(),
+            config.link.bind,
+            ports.chunk_port,
+            (self._keys.public, self._keys.secret) if self._encrypts else None,
+            again_s=AGAIN_S,
         )
+        self._chunk_server.serving.uplink = config.weights.uplink_mb_s * 1e6
         chosen = Ports(self.link.enrol_port, self.link.link_port, self._chunk_server.port)
         remember_ports(chosen, state_dir)
         scheduler = Scheduler(
@@ -219,8 +226,17 @@ class Daemon:
         config = self.config
         endpoint = f"tcp://{config.link.host}:{self._chunk_server.port}"
         return WeightsDesk(
-            self._chunk_server.store, self._chunk_server, endpoint, config.weights.chunk_bytes
+            self._chunk_server.store,
+            self._chunk_server,
+            endpoint,
+            config.weights.chunk_bytes,
+            self._keys.public if self._encrypts else "",
+            RememberedDigests(Path(config.store.state_dir) / "digests.msgpack"),
         )
+
+    @property
+    def _encrypts(self) -> bool:
+        return self.config.weights.transport == "curve"
 
     def _trainer_settings(self) -> TrainerSettings:
         run_state = self.store.run()

@@ -5,7 +5,7 @@ where no adapter is attached, with every parameter of the transformer. Binding i
 that binds nothing, or not everything, is an error, never a silent no-op.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,6 +71,29 @@ def read_adapter(path: Path) -> dict[str, Tensor]:
         raise InputError(f"adapter {path} is missing or damaged: {error}") from None
 
 
+def check_policy(
+    parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: str
+) -> None:
+    """Raises InputError where a policy file does not fit the model's parameters, in names, in
+    shapes or by values that are not finite; `source` is named in it.
+    """
+    missing, extra = parameters.keys() - tensors.keys(), tensors.keys() - parameters.keys()
+    if missing or extra:
+        raise InputError(
+            f"{source} does not fit the model: {len(missing)} tensors missing (such as "
+            f"{min(missing, default='-')}), {len(extra)} unknown (such as "
+            f"{min(extra, default='-')}); were base model, rank and trainer.train the same?"
+        )
+    for name, parameter in parameters.items():
+        if tensors[name].shape != parameter.shape:
+            raise InputError(
+                f"{source}: {name} is {tuple(tensors[name].shape)}, the model's is "
+                f"{tuple(parameter.shape)}; lora_rank must be the same"
+            )
+        if not bool(tensors[name].isfinite().all()):
+            raise InputError(f"{source}: {name} holds values that are not finite")
+
+
 @torch.no_grad()
 def bind_adapter(
     model: DiffusionModel,
@@ -87,21 +110,7 @@ def bind_adapter(
     finite; `source` is named in it.
     """
     parameters = policy_parameters(model)
-    missing, extra = parameters.keys() - tensors.keys(), tensors.keys() - parameters.keys()
-    if missing or extra:
-        raise InputError(
-            f"{source} does not fit the model: {len(missing)} tensors missing (such as "
-            f"{min(missing, default='-')}), {len(extra)} unknown (such as "
-            f"{min(extra, default='-')}); were base model, rank and trainer.train the same?"
-        )
-    for name, parameter in parameters.items():
-        if tensors[name].shape != parameter.shape:
-            raise InputError(
-                f"{source}: {name} is {tuple(tensors[name].shape)}, the model's is "
-                f"{tuple(parameter.shape)}; lora_rank must be the same"
-            )
-        if not bool(tensors[name].isfinite().all()):
-            raise InputError(f"{source}: {name} holds values that are not finite")
+    check_policy(parameters, tensors, source)
     for name, parameter in parameters.items():
         copy(parameter, tensors[name])
     return len(parameters)

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 AGENTS_DOMAIN = "agents"
 ENROL_DOMAIN = "enrol"
+WEIGHTS_DOMAIN = "weights"
+"""The chunk server's, where weights travel encrypted."""
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -81,7 +83,7 @@ class AllowList:
 
 
 class Authenticator:
-    """Runs pyzmq's authenticator for both domains of a context."""
+    """Runs pyzmq's authenticator for all domains of a context."""
 
     def __init__(self, context: zmq.asyncio.Context, allowed: AllowList) -> None:
         self._zap = zmq.auth.asyncio.AsyncioAuthenticator(context)
@@ -89,7 +91,7 @@ class Authenticator:
 
     def start(self) -> None:
         self._zap.start()
-        for domain in (AGENTS_DOMAIN, ENROL_DOMAIN):
+        for domain in (AGENTS_DOMAIN, ENROL_DOMAIN, WEIGHTS_DOMAIN):
             self._zap.configure_curve_callback(domain=domain, credentials_provider=self._allowed)
 
     def stop(self) -> None:

@@ -26,10 +26,9 @@ class Member:
     last_seen: float
     state: State = "live"
     left_at: float | None = None
-    holds: frozenset[tuple[str, int]] = frozenset()
-    """(kind, version) of weights that this agent serves completely."""
     ready_versions: tuple[int, ...] = ()
     chunk_endpoint: str = ""
+    zone: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Membership:
             return None
         member.state = "lost" if lost else "gone"
         member.left_at = now
-        member.holds, member.ready_versions = frozenset(), ()
+        member.ready_versions = ()
         return Change(agent_id, member.state, reason)
 
     def tick(self, now: float) -> list[Change]:

@@ -28,6 +28,7 @@ from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.store.store import Store
 from spotlightd.wire import messages as m
 from spotlightd.wire import training
+from spotlightd.wire import weights as ww
 from spotlightd.wire.codec import Buffer
 
 logger = logging.getLogger(__name__)
@@ -112,15 +113,12 @@ class FleetService:
                 self._notice(agent_id, message)
             case m.Goodbye():
                 self._leave(agent_id, message.reason, lost=False)
-            case m.GetManifest():
-                published = self.weights.manifest(message.kind, message.version)
-                if published is not None:
-                    self._send(agent_id, published)
-            case m.WhoHas():
-                self._send(agent_id, self.weights.peers(message, agent_id, self.members))
-            case m.BadPeer():
-                text = f"{message.peer_id} served a bad chunk {message.digest[:12]} to {agent_id}"
-                self.event("error", "weights", text)
+            case ww.GetManifest() | ww.WhoHas() | ww.BadPeer() | ww.NoRoom():
+                answer, sentence = self.weights.handle(message, agent_id)
+                if answer is not None:
+                    self._send(agent_id, answer)
+                if sentence:
+                    self.event("error", "weights", sentence)
             case _ if agent_id == TRAINER:
                 self._handle_trainer(message)
             case _:
@@ -162,9 +160,8 @@ class FleetService:
             return
         port = hello.chunk_port
         endpoint = f"tcp://{self._link.address(key)}:{port}" if port else ""
-        member = Member(
-            agent_id, hello.name, peer.role, hello.workers, now, now, chunk_endpoint=endpoint
-        )
+        member = Member(agent_id, hello.name, peer.role, hello.workers, now, now)
+        member.chunk_endpoint, member.zone = endpoint, hello.zone
         self._changed(self.members.hello(member))
         superseded = self.scheduler.join(agent_id, peer.role, hello.held, now)
         # A backup's fence is not the store's business before its result comes first.
@@ -181,7 +178,8 @@ class FleetService:
         if self.draining:
             self._send(agent_id, m.Drain(0.0, "the run is finished", run_finished=True))
         elif peer.role == "agent":
-            for greeting in self.weights.greeting():
+            self.weights.joined(member, key)
+            for greeting in self.weights.greeting(agent_id):
                 self._send(agent_id, greeting)
 
     def _welcome(self, agent_id: str) -> m.Welcome:
@@ -196,15 +194,13 @@ class FleetService:
             config.trainer.lora_alpha,
             config.trainer.dtype,
             config.rewards.options(),
+            config.weights.transport,
+            config.weights.uplink_mb_s * 1e6,
         )
 
     def _heartbeat(self, agent_id: str, beat: m.Heartbeat) -> None:
-        member = self.members.members[agent_id]
-        holds = {("adapter", version) for version in beat.holds}
-        if beat.ready_versions:
-            # Whoever can sample has the whole base model.
-            holds.add(("base", 0))
-        member.holds, member.ready_versions = frozenset(holds), beat.ready_versions
+        self.members.members[agent_id].ready_versions = beat.ready_versions
+        self.weights.heartbeat(agent_id, beat)
         self.ledger.heartbeat(agent_id, beat.busy_s, beat.loading_s)
         self._listener.heartbeat(agent_id, beat.denoise_steps, beat.busy_s)
         self._send(agent_id, m.HeartbeatReply(self.scheduler.epoch))
@@ -216,6 +212,7 @@ class FleetService:
             self._gone(agent_id, lost)
 
     def _gone(self, agent_id: str, lost: bool) -> None:
+        self.weights.left(agent_id)
         requeued = self.scheduler.leave(agent_id)
         if requeued:
             self._store.requeue(requeued)
@@ -243,6 +240,9 @@ class FleetService:
             self._changed(change)
             if change.state == "lost":
                 self._gone(change.agent_id, lost=True)
+        tickets = self.weights.tick(time.monotonic())
+        if tickets is not None:
+            self.broadcast(tickets)
         expired = self.scheduler.tick(time.monotonic())
         if expired:
             self._store.requeue(expired)
@@ -363,6 +363,11 @@ class FleetService:
         for agent_id in self.agents_present():
             for message in sent:
                 self._send(agent_id, message)
+
+    def announce_weights(self) -> None:
+        """Tell every agent of the current version, each with peers of its own."""
+        for agent_id, published in self.weights.announcements(self.agents_present()):
+            self._send(agent_id, published)
 
     async def _deliver(
         self, agent_id: str, message: m.Message, frames: Sequence[Buffer] = ()

@@ -14,6 +14,7 @@ import msgspec
 from spotlightd.errors import SpotlightError
 from spotlightd.wire.messages import AnyMessage, FrameSpec, Message
 from spotlightd.wire.training import TrainingMessage
+from spotlightd.wire.weights import WeightsMessage
 
 Buffer = bytes | bytearray | memoryview
 
@@ -82,8 +83,8 @@ def _check_finite(value: Any) -> None:
             _check_finite(item)
 
 
-LINK = TypedCodec(AnyMessage | TrainingMessage)
-"""Codec of the fleet link."""
+LINK = TypedCodec(AnyMessage | TrainingMessage | WeightsMessage)
+"""Codec of the fleet link and of the channel between peers."""
 
 
 def frame_specs(**frames: Buffer) -> tuple[FrameSpec, ...]:

@@ -93,6 +93,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """Leases still being worked on, so that a restarted daemon can go on with them."""
     up_s: Seconds = 0.0
     """How long this process has been running: time that it was held, heard or not."""
+    zone: Annotated[str, Meta(max_length=100)] = ""
+    """Where the VM stands: weights come from peers in the same zone first."""
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
@@ -109,6 +111,19 @@ class Welcome(Message, frozen=True, tag="welcome"):
     lora_alpha: Annotated[float, Meta(gt=0, le=8192)]
     dtype: Literal["float32", "bfloat16", "float16"]
     reward_options: RewardOptions = field(default_factory=RewardOptions)
+    weights_transport: Literal["plain", "curve"] = "plain"
+    """How chunks of weights travel between peers."""
+    weights_uplink: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    """Bytes a second that each agent serves at most; 0 for no limit."""
+
+
+class HeldWeights(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an agent serves of one version."""
+
+    kind: Literal["base", "adapter"]
+    version: PolicyVersion
+    chunks: Count
+    complete: bool
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
@@ -123,6 +138,8 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     """Weight versions of which this agent holds and serves every chunk."""
     ready_versions: Annotated[tuple[PolicyVersion, ...], Meta(max_length=64)] = ()
     """Versions that the workers can sample with now."""
+    weights: Annotated[tuple[HeldWeights, ...], Meta(max_length=64)] = ()
+    """Everything that this agent serves to others, wholly or in part."""
 
 
 class HeartbeatReply(Message, frozen=True, tag="heartbeat_reply"):
@@ -247,90 +264,6 @@ class Ack(Message, frozen=True, tag="ack"):
     outcome: Literal["committed", "stale"]
 
 
-# --- weights ----------------------------------------------------------------------------------
-
-
-class WeightFile(Struct, frozen=True, forbid_unknown_fields=True):
-    path: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
-    ]
-    """Relative, without `..`: it is written below the receiver's own folder."""
-    size: Annotated[int, Meta(ge=0, le=2**42)]
-    chunks: tuple[Digest, ...]
-    """BLAKE3 of each chunk, in order."""
-
-
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """An immutable set of files: a base model or one version of the adapter."""
-
-    kind: Literal["base", "adapter"]
-    version: PolicyVersion
-    chunk_bytes: Annotated[int, Meta(ge=4096, le=2**28)]
-    files: Annotated[tuple[WeightFile, ...], Meta(min_length=1, max_length=4096)]
-
-
-class PublishedVersion(Message, frozen=True, tag="published_version"):
-    """Daemon to agents: this version exists; fetch it. Also the answer to GetManifest."""
-
-    manifest: Manifest
-    current: bool
-    """Whether it is the newest adapter (bases: always true)."""
-
-
-class GetManifest(Message, frozen=True, tag="get_manifest"):
-    kind: Literal["base", "adapter"]
-    version: PolicyVersion
-    """Ignored for a base."""
-
-
-class WhoHas(Message, frozen=True, tag="who_has"):
-    kind: Literal["base", "adapter"]
-    version: PolicyVersion
-
-
-class WeightPeer(Struct, frozen=True, forbid_unknown_fields=True):
-    peer_id: Name
-    endpoint: Annotated[str, Meta(pattern=r"^tcp://[A-Za-z0-9_.:\[\]-]{3,300}\Z")]
-
-
-class Peers(Message, frozen=True, tag="peers"):
-    """Who serves a version, with the ticket that they ask for."""
-
-    kind: Literal["base", "adapter"]
-    version: PolicyVersion
-    peers: Annotated[tuple[WeightPeer, ...], Meta(max_length=256)]
-    ticket: Annotated[str, Meta(min_length=16, max_length=128)]
-
-
-class PeerTicket(Message, frozen=True, tag="peer_ticket"):
-    """Daemon to agents: serve chunks to whoever shows one of these tickets."""
-
-    tickets: Annotated[
-        tuple[Annotated[str, Meta(min_length=16, max_length=128)], ...], Meta(max_length=16)
-    ]
-
-
-class BadPeer(Message, frozen=True, tag="bad_peer"):
-    """A peer served a chunk whose digest was wrong."""
-
-    peer_id: Name
-    digest: Digest
-
-
-class GetChunk(Message, frozen=True, tag="get_chunk"):
-    """On the plain chunk socket: the only message a chunk server reads."""
-
-    ticket: Annotated[str, Meta(min_length=16, max_length=128)]
-    digest: Digest
-
-
-class Chunk(Message, frozen=True, tag="chunk"):
-    """One frame `chunk`, or none when the server cannot or will not serve it."""
-
-    digest: Digest
-    frames: Frames = ()
-
-
 class Stop(Message, frozen=True, tag="stop"):
     """Daemon to trainer or worker: exit now."""
 
@@ -338,6 +271,5 @@ class Stop(Message, frozen=True, tag="stop"):
 AnyMessage = (
     Enrol | Enrolled | Refused | Hello | Welcome | Heartbeat | HeartbeatReply | HelloAgain
     | Goodbye | Notice | Drain | Give | Grant | Progress | Result | Failed | HandBack | Withdraw
-    | Ack | PublishedVersion | GetManifest | WhoHas | Peers | PeerTicket | BadPeer | GetChunk
-    | Chunk | Stop
+    | Ack | Stop
 )  # fmt: skip

@@ -34,6 +34,8 @@ class Bind(Message, frozen=True, tag="bind"):
     version: PolicyVersion
     path: str
     """Adapter safetensors on this host, verified against its manifest by the sender."""
+    digest: str | None = None
+    """Of the tensors, from the manifest: what is bound in the end must have it."""
 
 
 class Sample(Message, frozen=True, tag="sample"):

@@ -15,7 +15,7 @@ import zmq
 
 from spotlightd.fleet.auth import AllowList, KeyPair, Peer
 from spotlightd.fleet.link import Link
-from spotlightd.fleet.membership import Member, Membership
+from spotlightd.fleet.membership import Member
 from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.models import EMBEDDED_DIR
 from spotlightd.weights.chunks import ChunkStore
@@ -23,6 +23,7 @@ from spotlightd.weights.server import ChunkServer
 from spotlightd.wire import messages as m
 from spotlightd.wire.sampling import Request, SamplerSettings
 from spotlightd.wire.token import Token, make_token, proof_under, secret_key
+from spotlightd.wire.weights import WhoHas
 
 RANK, ALPHA = 4, 8.0
 COMMAND = [sys.executable, "-c", "from agent.cli import main; main()"]
@@ -78,7 +79,6 @@ class ScriptedDaemon:
         self._server = server
         self.desk = WeightsDesk(chunks, server, f"tcp://127.0.0.1:{server.port}", 2**20)
         self.desk.publish_base(EMBEDDED_DIR)
-        self.fleet = Membership(10.0, 20.0, 60.0)
         self.token = make_token(
             Token(f"127.0.0.1:{self.link.enrol_port}", public, "tok", self.secret)
         )
@@ -155,9 +155,8 @@ class ScriptedDaemon:
         return leases
 
     def publish(self, version: int, folder: Path) -> None:
-        published = self.desk.publish_adapter(version, folder)
-        if self.key:
-            self.send(self.desk.tickets())
+        self.desk.publish_adapter(version, folder)
+        for _, published in self.desk.announcements(["agent-x"]):
             self.send(published)
 
     # --- what it does by itself ---------------------------------------------------------------
@@ -192,18 +191,20 @@ class ScriptedDaemon:
                 self._hello(message)
             case m.Heartbeat():
                 self.send(m.HeartbeatReply(self.epoch))
-            case m.WhoHas():
-                self.send(self.desk.peers(message, "agent-x", self.fleet))
+            case WhoHas():
+                self.send(self.desk.peers(message, "agent-x"))
             case m.Progress() | m.Result() | m.Failed() if self.acks:
                 what = type(message).__name__.lower()
                 self.send(m.Ack(message.request_id, message.fence, what, "committed"))
         self._news.set()
 
     def _hello(self, hello: m.Hello) -> None:
-        self.fleet.hello(Member("agent-x", hello.name, "agent", hello.workers, 0.0, 0.0))
+        member = Member("agent-x", hello.name, "agent", hello.workers, 0.0, 0.0)
+        member.chunk_endpoint = f"tcp://127.0.0.1:{hello.chunk_port}"
+        self.desk.joined(member, self.key)
         rewards = ("ocr", "ocr_ctc")
         self.send(m.Welcome("agent-x", self.epoch, 0.2, 2, rewards, RANK, ALPHA, "float32"))
-        for greeting in self.desk.greeting():
+        for greeting in self.desk.greeting("agent-x"):
             self.send(greeting)
 
 

@@ -11,6 +11,7 @@ from safetensors.numpy import save
 from spotlightd.wire import messages as m
 from spotlightd.wire import pipe
 from spotlightd.wire import training as t
+from spotlightd.wire import weights as ww
 from spotlightd.wire import worker as w
 from spotlightd.wire.codec import LINK, Buffer, TypedCodec, frame_specs
 from spotlightd.wire.sampling import Request, SamplerSettings
@@ -98,10 +99,15 @@ def _grant(rng: Random, leases: Sequence[m.HeldLease]) -> Made:
 
 def _chunk(rng: Random, leases: Sequence[m.HeldLease]) -> Made:
     frames = {"chunk": rng.randbytes(4096)}
-    return m.Chunk(DIGEST, frame_specs(**frames)), frames
+    return ww.Chunk(DIGEST, frame_specs(**frames)), frames
 
 
-MANIFEST = m.Manifest("adapter", 3, 4096, (m.WeightFile("a/b.safetensors", 9, (DIGEST,)),))
+def _heartbeat(rng: Random) -> m.Heartbeat:
+    held = m.HeldWeights("adapter", 0, rng.randint(0, 9), rng.random() < 0.5)
+    return m.Heartbeat(rng.randint(0, 99), 1.5, 0.5, 0.25, (0,), (0,), (held,))
+
+
+MANIFEST = ww.Manifest("adapter", 3, 4096, (ww.WeightFile("a/b.safetensors", 9, (DIGEST,)),))
 SAMPLE = t.TrainSample("r", 5, 0.5, DIGEST, "a", True)
 GROUP = t.TrainGroup("p", make_request("r"), (SAMPLE,))
 
@@ -112,12 +118,13 @@ BY_AGENT: list[Maker] = [
     lambda rng, leases: (m.HandBack(tuple(leases[:3]), 0.5), {}),
     lambda rng, leases: (m.Hello(PROTOCOL, "agent", "vm", 2, 7000, tuple(leases), 5.0), {}),
     lambda rng, leases: (m.Give(rng.randint(0, 8), (0,)), {}),
-    lambda rng, leases: (m.Heartbeat(rng.randint(0, 99), 1.5, 0.5, 0.25, (0,), (0,)), {}),
+    lambda rng, leases: (_heartbeat(rng), {}),
     _plain(m.Notice(30.0, "SIGTERM")),
     _plain(m.Goodbye("nothing is left")),
-    _plain(m.GetManifest("adapter", 0)),
-    _plain(m.WhoHas("base", 0)),
-    _plain(m.BadPeer("agent-2", DIGEST)),
+    _plain(ww.GetManifest("adapter", 0)),
+    _plain(ww.WhoHas("base", 0)),
+    _plain(ww.BadPeer("agent-2", DIGEST)),
+    _plain(ww.NoRoom("base", 0, 10**10, 10**9)),
 ]
 """What an agent has reason to send."""
 BY_TRAINER: list[Maker] = [
@@ -138,10 +145,12 @@ BY_OTHERS: list[Maker] = [
     _plain(m.Drain(5.0, "enough")),
     _plain(m.Withdraw(UNKNOWN)),
     _plain(m.Ack("r", 1, "result", "stale")),
-    _plain(m.PublishedVersion(MANIFEST, True)),
-    _plain(m.Peers("base", 0, (m.WeightPeer("a", "tcp://10.0.0.1:4000"),), TICKET)),
-    _plain(m.PeerTicket((TICKET,))),
-    _plain(m.GetChunk(TICKET, DIGEST)),
+    _plain(ww.PublishedVersion(MANIFEST, True)),
+    _plain(ww.Peers("base", 0, (ww.WeightPeer("a", "tcp://10.0.0.1:4000"),), TICKET)),
+    _plain(ww.PeerTicket((TICKET,))),
+    _plain(ww.GetChunk(TICKET, DIGEST)),
+    _plain(ww.GetNews(TICKET, DIGEST, 3)),
+    _plain(ww.News(DIGEST, b"\x07")),
     _plain(t.Train(3, 3, (GROUP,))),
     _plain(m.Stop()),
 ]

@@ -10,11 +10,11 @@ import zmq
 import zmq.asyncio
 
 from spotlightd.weights.chunks import ChunkStore, Download
-from spotlightd.weights.client import fetch
+from spotlightd.weights.client import Swarm, fetch
 from spotlightd.weights.manifest import build_manifest, chunk_places
 from spotlightd.weights.server import ChunkServer
 from spotlightd.wire.codec import LINK, frame_specs
-from spotlightd.wire.messages import Chunk, GetChunk, Manifest, WeightPeer
+from spotlightd.wire.weights import Chunk, GetChunk, Manifest, WeightPeer
 from tests.fuzz.corpus import LINK_MAKERS, TICKET, Parts, encode, link_message
 from tests.fuzz.escaped import Escaped
 from tests.fuzz.mutate import mutated
@@ -93,9 +93,11 @@ class WeightsTarget:
                     self.context,
                     download,
                     peers,
-                    TICKET,
-                    lambda peer, _: bad.append(peer),
-                    SILENCE_S,
+                    Swarm(
+                        lambda: TICKET,
+                        lambda peer, _: bad.append(peer),
+                        timeout_s=SILENCE_S,
+                    ),
                 )
             same = (folder / "w.safetensors").read_bytes() == (
                 self.root / "w.safetensors"

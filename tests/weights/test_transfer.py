@@ -8,10 +8,10 @@ import zmq.asyncio
 
 from spotlightd.errors import InputError, TryAgainError
 from spotlightd.weights.chunks import ChunkStore, Download
-from spotlightd.weights.client import fetch
+from spotlightd.weights.client import Swarm, fetch
 from spotlightd.weights.manifest import build_manifest, manifest_digest
 from spotlightd.weights.server import ChunkServer
-from spotlightd.wire.messages import Manifest, WeightFile, WeightPeer
+from spotlightd.wire.weights import Manifest, WeightFile, WeightPeer
 
 CHUNK = 4096
 TICKET = "t" * 24
@@ -34,17 +34,17 @@ def published(tmp_path):
 class Flipping(ChunkStore):
     """Serves every chunk with one bit wrong."""
 
-    def read(self, digest):
-        data = super().read(digest)
-        return None if data is None else bytes([data[0] ^ 1]) + data[1:]
+    def view(self, digest):
+        data = super().view(digest)
+        return None if data is None else memoryview(bytes([data[0] ^ 1]) + data[1:])
 
 
 class Oversized(ChunkStore):
     """Serves more than a chunk may have: ZeroMQ disconnects such a peer for good."""
 
-    def read(self, digest):
-        data = super().read(digest)
-        return None if data is None else data + bytes(8 * CHUNK)
+    def view(self, digest):
+        data = super().view(digest)
+        return None if data is None else memoryview(bytes(data) + bytes(8 * CHUNK))
 
 
 class Dying(ChunkStore):
@@ -54,10 +54,10 @@ class Dying(ChunkStore):
 class SilentAfterTwo(ChunkServer):
     answered = 0
 
-    async def _answer(self, route, parts):
+    def _asked(self, route, message, now):
         self.answered += 1
         if self.answered <= 2:
-            await super()._answer(route, parts)
+            super()._asked(route, message, now)
 
 
 def run_transfer(stores, manifest, folder, ticket=TICKET, timeout_s=1.0):
@@ -82,9 +82,7 @@ def run_transfer(stores, manifest, folder, ticket=TICKET, timeout_s=1.0):
                 context,
                 Download(manifest, folder),
                 peers,
-                ticket,
-                lambda peer, digest: bad.append(peer),
-                timeout_s,
+                Swarm(lambda: ticket, lambda peer, digest: bad.append(peer), timeout_s=timeout_s),
             )
             return counts, bad
         finally:
@@ -183,6 +181,6 @@ def test_equal_content_has_an_equal_root_hash(published):
 def test_a_dropped_version_is_served_no_more(published):
     root, manifest, store = published
     digest = manifest.files[0].chunks[0]
-    assert store.read(digest) is not None
+    assert store.view(digest) is not None
     assert store.drop("base", 0) == root
-    assert store.read(digest) is None
+    assert store.view(digest) is None

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 
 from spotlightd.wire import messages as m
 from spotlightd.wire import training
+from spotlightd.wire import weights as ww
 from spotlightd.wire.codec import LINK, MAX_HEADER_BYTES, WireError, frame_specs
 from spotlightd.wire.sampling import Request, SamplerSettings
 
 SAMPLER = SamplerSettings((1.0, 0.5, 0.0), "flow_cps", 0.7, (0,), 1.0, 32, 128)
 REQUEST = Request("r1", "rollout", 3, "p", 'a sign "A"', "A", 2**63 - 1, 3, SAMPLER)
 DIGEST = "ab" * 32
-WEIGHT_FILE = m.WeightFile("a/b.safetensors", 9, (DIGEST,))
+WEIGHT_FILE = ww.WeightFile("a/b.safetensors", 9, (DIGEST,))
 
 SAMPLE = training.TrainSample("r", 5, 0.5, DIGEST, "a", True)
 DIFFERENCE = training.ProducerDifference("a", 1e-8, 1e-7, 2)
@@ -27,6 +28,7 @@ MESSAGES = [
     m.Hello((1, 0), "agent", "vm", 2, 0, (m.HeldLease("r", 2**53 - 1),)),
     m.Welcome("a", 1, 1.0, 2, ("ocr",), 16, 32.0, "float32"),
     m.Heartbeat(10, 1.5, 0.5, 0.25, (3,), (3, 4)),
+    m.Heartbeat(10, 1.5, 0.5, 0.25, (), (), (m.HeldWeights("base", 0, 7, False),)),
     m.HelloAgain(),
     m.Notice(30.0, "SIGTERM"),
     m.Drain(5.0, "enough"),
@@ -34,9 +36,13 @@ MESSAGES = [
     m.HandBack((), 1.0),
     m.Withdraw((m.HeldLease("r", 1),)),
     m.Ack("r", 1, "result", "stale"),
-    m.PublishedVersion(m.Manifest("adapter", 3, 4096, (WEIGHT_FILE,)), True),
-    m.Peers("base", 0, (m.WeightPeer("a", "tcp://10.0.0.1:4000"),), "t" * 24),
-    m.GetChunk("t" * 24, DIGEST),
+    ww.PublishedVersion(ww.Manifest("adapter", 3, 4096, (WEIGHT_FILE,)), True),
+    ww.Peers("base", 0, (ww.WeightPeer("a", "tcp://10.0.0.1:4000"),), "t" * 24),
+    ww.GetChunk("t" * 24, DIGEST),
+    ww.Chunk(DIGEST, refusal="busy"),
+    ww.GetNews("t" * 24, DIGEST, 3),
+    ww.News(DIGEST, b"\x07"),
+    ww.NoRoom("base", 0, 10, 3),
     training.Train(3, 3, (training.TrainGroup("p", REQUEST, (SAMPLE,)),)),
     training.Trained(3, 4, {"loss": 0.5}, (DIFFERENCE,), 1e-3, 2.0),
     training.Damaged(3, ("r",), "blob is damaged"),
@@ -96,16 +102,16 @@ def test_a_wrong_field_is_a_wire_error(change):
 
 @pytest.mark.parametrize("path", ["../a", "/a", "a/../b", "a//b", ".a", "a/", "", "a b"])
 def test_a_manifest_cannot_name_a_file_elsewhere(path):
-    manifest = m.Manifest("base", 0, 4096, (m.WeightFile(path, 0, ()),))
+    manifest = ww.Manifest("base", 0, 4096, (ww.WeightFile(path, 0, ()),))
     with pytest.raises(WireError):
-        LINK.decode(LINK.encode(m.PublishedVersion(manifest, True)))
+        LINK.decode(LINK.encode(ww.PublishedVersion(manifest, True)))
 
 
 @pytest.mark.parametrize(
     "endpoint", ["ipc:///tmp/x", "tcp://", "tcp://a:1/../b", "tcp://a b:1", "inproc://x"]
 )
 def test_a_peer_cannot_name_another_transport(endpoint):
-    peers = m.Peers("base", 0, (m.WeightPeer("a", endpoint),), "t" * 24)
+    peers = ww.Peers("base", 0, (ww.WeightPeer("a", endpoint),), "t" * 24)
     with pytest.raises(WireError):
         LINK.decode(LINK.encode(peers))
 
@@ -143,9 +149,9 @@ def test_mutated_messages_are_messages_or_wire_errors(data):
 @pytest.mark.parametrize(
     "bad",
     [
-        lambda: m.GetChunk("t" * 24, DIGEST + "\n"),
-        lambda: m.WeightFile("a\n", 1, (DIGEST,)),
-        lambda: m.WeightPeer("a", "tcp://10.0.0.1:4000\n"),
+        lambda: ww.GetChunk("t" * 24, DIGEST + "\n"),
+        lambda: ww.WeightFile("a\n", 1, (DIGEST,)),
+        lambda: ww.WeightPeer("a", "tcp://10.0.0.1:4000\n"),
         lambda: m.Result("r", 1, {"ocr": 1e308}, "A", 0.5, 0),
         lambda: m.HandBack((m.HeldLease("r", 1),) * 4097, 0.5),
         lambda: m.Hello((1, 0), "agent", "vm", 1, 0, (m.HeldLease("r", 1),) * 4097),
