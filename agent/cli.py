@@ -129,9 +129,10 @@ def _start(
 ) -> None:
     logs.configure(logging.INFO, as_json=json_logs)
     from agent import main as agent
+    from agent.settings import AgentSettings
 
     chunk_bind, weights_dir, gigabytes, zone = weights
-    settings = agent.AgentSettings(
+    settings = AgentSettings(
         state_dir or default_state_dir(),
         name or default_name(),
         *sizes,

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from agent.link import AgentLink
 from agent.metadata.providers import choose_provider
 from agent.metadata.watch import MetadataWatcher
 from agent.preemption import watch_file, watch_signals
+from agent.settings import AgentSettings
 from agent.weight_peer import Place, WeightPeer
 from agent.work import Work
 from agent.workers import Workers, WorkerSlot
@@ -39,33 +39,6 @@ TICK_S = 0.05
 RESEND_CHECK_S = 1.0
 HELLO_PATIENCE_S = 2.0
 MAX_SOURCE = 200
-
-
-@dataclass(frozen=True)
-class AgentSettings:
-    """What the command line says."""
-
-    state_dir: Path
-    name: str
-    workers: int = 1
-    threads: int = 1
-    max_batch: int = 8
-    """Trajectories that each worker holds at once."""
-    preempt_file: Path | None = None
-    preempt_provider: str = "auto"
-    """Cloud whose metadata service announces preemption; `auto` asks the firmware, or `none`."""
-    metadata_url: str = ""
-    """Replaces the provider's own address."""
-    notice_grace_s: float = 30.0
-    """Time assumed to be left at a notice that does not say."""
-    connect_timeout_s: float = 20.0
-    chunk_bind: str = "0.0.0.0"
-    weights_dir: Path | None = None
-    """Where base models and adapters are kept; None: in the state directory."""
-    weights_budget: int | None = None
-    """Bytes that they may take; None: all that is free but a margin."""
-    zone: str = ""
-    """Weights come from peers in the same zone first."""
 
 
 def run(settings: AgentSettings, token: Token | None) -> int:
@@ -399,4 +372,4 @@ async def _wait_for(task: "asyncio.Task[None]") -> None:
     await task
 
 
-__all__: Sequence[str] = ("Agent", "AgentSettings", "run")
+__all__: Sequence[str] = ("Agent", "run")

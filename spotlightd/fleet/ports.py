@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from spotlightd.atomic import write_file
-from spotlightd.config import LinkSection
+from spotlightd.sections import LinkSection
 
 logger = logging.getLogger(__name__)
 

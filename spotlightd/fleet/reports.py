@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from spotlightd.config import RewardsSection
 from spotlightd.errors import SpotlightError
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.scheduler import Scheduler
+from spotlightd.sections import RewardsSection
 from spotlightd.store.rows import StoredResult
 from spotlightd.store.store import Store
 from spotlightd.wire import messages as m

@@ -25,6 +25,7 @@ from spotlightd.fleet.membership import Change, Member, Membership
 from spotlightd.fleet.reports import Listener, Reports
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.fleet.weights_desk import WeightsDesk
+from spotlightd.fleet.welcome import welcome
 from spotlightd.store.store import Store
 from spotlightd.wire import messages as m
 from spotlightd.wire import training
@@ -172,7 +173,7 @@ class FleetService:
         self.ledger.join(
             agent_id, hello.name, peer.role, hello.workers, price, time.time(), hello.up_s
         )
-        self._send(agent_id, self._welcome(agent_id))
+        self._send(agent_id, welcome(self.config, agent_id, self.scheduler.epoch))
         if superseded:
             self._send(agent_id, m.Withdraw(tuple(superseded)))
         if self.draining:
@@ -181,22 +182,6 @@ class FleetService:
             self.weights.joined(member, key)
             for greeting in self.weights.greeting(agent_id):
                 self._send(agent_id, greeting)
-
-    def _welcome(self, agent_id: str) -> m.Welcome:
-        config = self.config
-        return m.Welcome(
-            agent_id,
-            self.scheduler.epoch,
-            config.fleet.heartbeat_s,
-            None if config.fleet.commit_every == "auto" else config.fleet.commit_every,
-            config.rewards.names,
-            config.trainer.lora_rank if config.trainer.train == "lora" else 0,
-            config.trainer.lora_alpha,
-            config.trainer.dtype,
-            config.rewards.options(),
-            config.weights.transport,
-            config.weights.uplink_mb_s * 1e6,
-        )
 
     def _heartbeat(self, agent_id: str, beat: m.Heartbeat) -> None:
         self.members.members[agent_id].ready_versions = beat.ready_versions

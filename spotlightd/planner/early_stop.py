@@ -9,7 +9,7 @@ from statistics import fmean
 
 from msgspec import Struct, field
 
-from spotlightd.config import RunSection
+from spotlightd.sections import RunSection
 
 
 class Evaluated(Struct, frozen=True):

@@ -4,7 +4,7 @@ A log-prob is a mean over D latent elements, so one unit of it is D nats, and a 
 chosen for the latent size (NUMERICS: loss).
 """
 
-from spotlightd.config import TrainerSection
+from spotlightd.sections import TrainerSection
 from spotlightd.wire.sampling import SdeForm
 
 DEFAULT_CLIP_RANGE = 1e-3

@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from spotlightd.config import TrainerSection
 from spotlightd.dit.denoise import coefficients, denoise_step
 from spotlightd.dit.models import DiffusionModel
 from spotlightd.dit.noise import Stream, standard_normal
 from spotlightd.dit.sampler import Sampler
+from spotlightd.sections import TrainerSection
 from spotlightd.trainer.batch import WindowBatch
 from spotlightd.trainer.loss import (
     flow_dppo_loss,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from spotlightd.config import TrainerSection
 from spotlightd.dit.lora import adapter_disabled, policy_parameters
 from spotlightd.dit.models import DiffusionModel
+from spotlightd.sections import TrainerSection
 from spotlightd.trainer.ema import Ema
 from spotlightd.trainer.ranks import Ranks
 from spotlightd.trainer.sharding import shard, whole

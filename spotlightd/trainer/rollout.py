@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from spotlightd.childproc import Channel, spawn
-from spotlightd.config import RewardsSection
 from spotlightd.dit.models import DiffusionModel
 from spotlightd.dit.png import encode_png
 from spotlightd.dit.sampler import Sampler
 from spotlightd.dit.trajectory import Trajectory, encode_trajectory
 from spotlightd.errors import SpotlightError
+from spotlightd.sections import RewardsSection
 from spotlightd.wire import messages as m
 from spotlightd.wire import pipe
 from spotlightd.wire.codec import Buffer, frame_specs

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from spotlightd.atomic import digest_of
-from spotlightd.config import Config, FleetSection
+from spotlightd.config import Config
 from spotlightd.errors import SpotlightError
 from spotlightd.fleet.auth import AllowList, KeyPair, Peer
 from spotlightd.fleet.enrolment import Enrolment
@@ -23,6 +23,7 @@ from spotlightd.fleet.link import Link
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.fleet.service import TRAINER, FleetService
 from spotlightd.fleet.weights_desk import WeightsDesk
+from spotlightd.sections import FleetSection
 from spotlightd.store.rows import StoredResult
 from spotlightd.store.store import Store
 from spotlightd.weights.chunks import ChunkStore

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file, save
 
 from spotlightd.commands import run_app
-from spotlightd.config import Config, RunSection, TrainerSection
+from spotlightd.config import Config
 from spotlightd.control.cli import app
 from spotlightd.dit.lora import adapter_bytes, adapter_parameters, attach_lora
 from spotlightd.dit.models import load_model
@@ -23,6 +23,7 @@ from spotlightd.outputs.export import export
 from spotlightd.outputs.grid import GridRow, draw_grid
 from spotlightd.outputs.merge import merge
 from spotlightd.replay import sample_whole
+from spotlightd.sections import RunSection, TrainerSection
 from spotlightd.store.store import Store
 from spotlightd.wire.messages import FrameSpec, Result
 from tests.dit.plain_pipelines import HEIGHT, WIDTH, requests, settings_of

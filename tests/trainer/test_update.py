@@ -4,8 +4,8 @@ import pytest
 import torch
 from msgspec import structs
 
-from spotlightd.config import TrainerSection
 from spotlightd.dit.lora import adapter_parameters
+from spotlightd.sections import TrainerSection
 from spotlightd.trainer.batch import DamagedError, load_batch
 from spotlightd.trainer.clip import describe_clip_range, resolve_clip_range
 from spotlightd.trainer.micro_batches import deal
