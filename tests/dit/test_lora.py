@@ -14,6 +14,7 @@ from spotlightd.dit.lora import (
 )
 from spotlightd.dit.models import load_model
 from spotlightd.errors import InputError
+from spotlightd.models import EMBEDDED_DIR
 
 
 @pytest.fixture
@@ -141,6 +142,18 @@ def test_an_adapter_of_another_rank_is_refused(adapted, model_dir):
     tensors = dict(adapter_parameters(other))
     with pytest.raises(InputError, match="lora_rank must be the same"):
         bind_adapter(adapted, tensors, "wide.safetensors")
+
+
+def test_an_adapter_keeps_small_updates_on_a_narrow_model():
+    narrow = load_model(EMBEDDED_DIR, torch.bfloat16)
+    attach_lora(narrow, 4, 8.0)
+    parameters = adapter_parameters(narrow)
+    assert {p.dtype for p in parameters.values()} == {torch.float32}
+    with torch.no_grad():
+        parameter = next(iter(parameters.values()))
+        before = parameter.clone()
+        parameter.add_(1e-6)
+    assert not torch.equal(parameter, before)
 
 
 def test_a_model_without_adapter_takes_none(model):

@@ -124,3 +124,35 @@ def test_the_bandit_plans_from_what_the_fleet_shows(host):
     assert any("planner.rho" in row for row in metrics.values())
     assert any("seeds for each of 2 prompts" in reason for reason in reasons)
     assert any("planner.overran" in row for row in metrics.values())
+
+
+def trainer_processes(daemon) -> list[psutil.Process]:
+    """torch.distributed.run and its ranks."""
+    family = psutil.Process(daemon.pid).children(recursive=True)
+    return [process for process in family if "spotlightd.trainer" in process.cmdline()]
+
+
+@pytest.mark.timeout(480)
+def test_two_ranks_train_sample_and_evaluate_the_average_and_one_of_them_may_die(host):
+    daemon = host.daemon(trainer__ranks="2", trainer__ema_decay="0.9", run__iterations="2")
+    host.wait_for(lambda status: status.iteration >= 1, 200)
+    first = trainer_processes(daemon)
+    assert len(first) == 3
+    max(first, key=lambda process: process.pid).kill()
+    assert daemon.wait(240) == 0, host.tails()
+    _, alive = psutil.wait_procs(first, timeout=15)
+    assert alive == []
+    log = host.log("daemon")
+    assert "starting it again" in log
+    assert "self-check ok: an update needs about" in log and "self-check FAILED" not in log
+    summary = summary_of(host)
+    assert (summary["iterations"], summary["trajectories"]["lost"]) == (2, 0)
+    store = Store(host.state)
+    try:
+        metrics = store.metrics()
+    finally:
+        store.close()
+    # Sampling spreads a batch over the ranks, training spreads trajectories.
+    differences = [m for row in metrics.values() for k, m in row.items() if "difference." in k]
+    assert differences and max(differences) < 1e-5
+    assert "held_out.ocr" in metrics[0] and "held_out.ocr" in metrics[2]

@@ -62,6 +62,15 @@ def test_another_rank_is_refused(rolled, tmp_path):
         load_checkpoint(root, 0, other)
 
 
+def test_a_checkpoint_of_an_adapter_does_not_fit_a_run_that_trains_every_weight(rolled, tmp_path):
+    """Flow-Factory pull 147: it was loaded, and bound nothing."""
+    root = tmp_path / "checkpoints"
+    save_checkpoint(root, 0, rolled.policy, keep=2)
+    full = make_policy(tmp_path, **{"trainer.train": "full"})
+    with pytest.raises(InputError, match=r"of another model, or of another trainer\.train"):
+        load_checkpoint(root, 0, full)
+
+
 def test_a_full_disk_leaves_the_last_checkpoint(rolled, tmp_path, monkeypatch):
     root = tmp_path / "checkpoints"
     save_checkpoint(root, 1, rolled.policy, keep=2)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from spotlightd.dit.denoise import denoise_step
 from spotlightd.trainer.advantage import group_advantages, has_spread
 from spotlightd.trainer.loss import flow_dppo_loss, flow_grpo_loss, gaussian_kl, grpo_guard_loss
 
@@ -69,7 +70,21 @@ def test_the_gradient_stops_outside_the_clip_range():
     assert log_prob.grad[1] == 0 and log_prob.grad[2] == 0
 
 
+def test_the_kl_is_of_the_step_and_so_contains_dt():
+    """flow_grpo issue 78: the KL was divided by the noise strength without its sqrt(-dt)."""
+    x, v, w = torch.ones(1, 2, 3), torch.zeros(1, 2, 3), torch.full((1, 2, 3), 0.5)
+    sigma, after = torch.tensor([0.8]), torch.tensor([0.6])
+    steps = [
+        denoise_step("dance_sde", x, u, sigma, after, 0.3, 0.9, noise_BLD=torch.zeros(1, 2, 3))
+        for u in (v, w)
+    ]
+    shift = 0.5 * (-0.2 + 0.3**2 * -0.2 / (2 * 0.8) * (1 - 0.8))
+    found = gaussian_kl(steps[0].mean, steps[1].mean, steps[0].scale)
+    assert found.item() == pytest.approx(shift**2 / (2 * 0.3**2 * 0.2), rel=1e-5)
+
+
 def test_the_kl_term_has_a_gradient():
+    """Flow-Factory issue 122: a KL inside no_grad had no effect."""
     mean = torch.ones(2, 3, 4, requires_grad=True)
     gaussian_kl(mean, torch.zeros(2, 3, 4), torch.full((2, 1, 1), 0.5)).mean().backward()
     assert mean.grad is not None and bool((mean.grad != 0).all())

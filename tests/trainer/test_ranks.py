@@ -20,7 +20,7 @@ from spotlightd.trainer.settings import TrainerSettings, write_settings
 from tests.trainer import ten_updates
 from tests.trainer.conftest import Rolled, make_policy
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(600)]
 
 REWARDS = [[0.0, 1.0, 0.5]]
 SCRIPT = Path(ten_updates.__file__)
@@ -86,7 +86,7 @@ def runs(tmp_path_factory) -> tuple[Path, Path]:
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
          "--max-restarts", "1", str(SCRIPT), str(two), *names],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True, timeout=280,
+        capture_output=True, text=True, timeout=560,
     )  # fmt: skip
     assert launched.returncode == 0, launched.stderr[-4000:]
     return one, two

@@ -79,6 +79,7 @@ def test_nothing_trains_where_no_group_has_spread(rolled):
 
 
 def test_a_repeated_update_gives_the_same_weights(rolled):
+    """DanceGRPO pull 101: reruns differed."""
     batch = rolled.batch(REWARDS)
     before = {k: v.detach().clone() for k, v in rolled.policy.parameters.items()}
     results = []
@@ -94,6 +95,7 @@ def test_a_repeated_update_gives_the_same_weights(rolled):
 
 
 def test_a_gradient_that_is_not_finite_skips_the_step_and_counts_it(rolled):
+    """DanceGRPO issue 55: one exploding gradient ruined the weights."""
     batch = rolled.batch(REWARDS)
     batch.advantages_N[:] = float("nan")
     before = {k: v.detach().clone() for k, v in rolled.policy.parameters.items()}
