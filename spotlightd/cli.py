@@ -13,6 +13,7 @@ import typer
 from spotlightd import logs
 from spotlightd.commands import add_version, run_app
 from spotlightd.config import Config, Origins, load, value_of
+from spotlightd.config_checks import unused
 from spotlightd.control.places import user_folder, user_socket
 from spotlightd.errors import UsageError
 
@@ -80,9 +81,12 @@ def show(
         rows = {key: {"value": value, "origin": origins[key]} for key, value in values.items()}
         print(json.dumps(rows if origin else values))
         return
+    without_effect = {found.key for found in unused(settings, values)}
     for key, value in values.items():
-        # Valid TOML, so that it can be kept as a file; TOML has no null.
+        # Valid TOML, so that it can be kept as a file; TOML has no null, and stating what has no
+        # effect is an error.
         line = f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+        line = f"# {line}" if key in without_effect else line
         print(f"{line:<52} # {origins[key]}" if origin else line)
 
 
