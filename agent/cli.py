@@ -36,6 +36,9 @@ MetadataUrl = Annotated[str, typer.Option(help="Metadata service, if not the clo
 Grace = Annotated[float, typer.Option(min=1, help="Seconds left at a notice that does not say.")]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the daemon.")]
 ChunkBind = Annotated[str, typer.Option(help="Local address on which weights are served.")]
+SpDegree = Annotated[
+    int, typer.Option(min=1, max=64, help="Workers that may share one image; 1: never.")
+]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")]
 
 
@@ -60,6 +63,7 @@ def join(
     notice_grace: Grace = 30.0,
     connect_timeout: Timeout = 20.0,
     chunk_bind: ChunkBind = "0.0.0.0",
+    max_sp_degree: SpDegree = 8,
     json_logs: JsonLogs = False,
 ) -> None:
     """Enrol with a token made by `spotlightctl token create`, then work until told to leave."""
@@ -71,6 +75,7 @@ def join(
         (preempt_file, preempt_provider, metadata_url),
         (notice_grace, connect_timeout),
         chunk_bind,
+        max_sp_degree,
         json_logs,
     )
 
@@ -88,6 +93,7 @@ def run(
     notice_grace: Grace = 30.0,
     connect_timeout: Timeout = 20.0,
     chunk_bind: ChunkBind = "0.0.0.0",
+    max_sp_degree: SpDegree = 8,
     json_logs: JsonLogs = False,
 ) -> None:
     """Work again with the key of an earlier join; needs no token."""
@@ -99,6 +105,7 @@ def run(
         (preempt_file, preempt_provider, metadata_url),
         (notice_grace, connect_timeout),
         chunk_bind,
+        max_sp_degree,
         json_logs,
     )
 
@@ -111,6 +118,7 @@ def _start(
     notices: tuple[Path | None, str, str],
     times: tuple[float, float],
     chunk_bind: str,
+    max_sp_degree: int,
     json_logs: bool,
 ) -> None:
     logs.configure(logging.INFO, as_json=json_logs)
@@ -123,6 +131,7 @@ def _start(
         *notices,
         *times,
         chunk_bind,
+        max_sp_degree,
     )
     raise typer.Exit(agent.run(settings, token))
 

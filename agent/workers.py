@@ -39,6 +39,8 @@ class WorkerSlot:
     """Adapter versions bound in the current process."""
     held: set[str] = field(default_factory=set)
     """Requests that it works on."""
+    open: bool = True
+    """It takes leases one by one: no sequence-parallel view with others has it, or waits for it."""
     deaths: int = 0
     commit_every: int = 0
     commit_share: float = 0.0
@@ -98,8 +100,19 @@ class Workers:
         common = set.intersection(*running) if running else set()
         return tuple(sorted(common & self._adapters.keys()))
 
+    def can_sample(self, version: int) -> bool:
+        """Whether any running worker has this version."""
+        return any(s.child is not None and version in s.versions for s in self.slots)
+
+    def kill(self, index: int, reason: str) -> None:
+        """End a worker that hangs; its slot starts another."""
+        child = self.slots[index].child
+        if child is not None:
+            logger.warning("worker %d is killed: %s", index, reason)
+            child.process.kill()
+
     def least_loaded(self, version: int) -> WorkerSlot | None:
-        able = [s for s in self.slots if s.child is not None and version in s.versions]
+        able = [s for s in self.slots if s.child is not None and version in s.versions and s.open]
         return min(able, key=lambda slot: len(slot.held)) if able else None
 
     async def stop(self) -> None:

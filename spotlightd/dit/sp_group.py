@@ -105,6 +105,11 @@ class SpGroup:
             raise GroupBrokenError(f"group {self.name} broke: {reason}") from None
 
 
+def make_store() -> Any:
+    """Return a store on a port of this host that the system chose (`.port`)."""
+    return c10d.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+
+
 class GroupMaker:
     """Makes groups through the agent's store, and keeps each until it is told to forget it.
 

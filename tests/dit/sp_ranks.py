@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from spotlightd.dit.models import PromptEmbeds
 from spotlightd.dit.sampler import Sampler
 from spotlightd.dit.sequence_parallel import SequenceParallel
-from spotlightd.dit.sp_group import GroupMaker, Place, SpGroup
+from spotlightd.dit.sp_group import GroupMaker, Place, SpGroup, make_store
 from spotlightd.dit.trajectory import Trajectory
 from spotlightd.wire.sampling import Request, SamplerSettings
 
@@ -123,8 +122,7 @@ class Ranks:
     """As many ranks as the largest degree asked for, each with its own copy of a model."""
 
     def __init__(self, model: Any, most: int, timeout_s: float = 20.0) -> None:
-        # A thread's group needs a store client of its own.
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._store = make_store()
         self.models = [copy.deepcopy(model) for _ in range(most)]
         self.parallels = [SequenceParallel(m.transformer) for m in self.models]
         self.samplers = [Sampler(m) for m in self.models]
