@@ -188,7 +188,7 @@ class Groups:
         logger.info("%s; as it is, in %.1f", chosen.reason, stays)
         wanted = [(g.degree, tuple(names[i] for i in g.images)) for g in chosen.groups]
         holders = {r: slot.index for r in names if (slot := self._work.slot_of(r)) is not None}
-        self._begin(arrange(wanted, indexes, holders))
+        self.rearrange(arrange(wanted, indexes, holders))
 
     def _ends_in(self, names: Sequence[str], left: Sequence[float], size: tuple[int, int]) -> float:
         """Return the time of the wave if every view stays as it is."""
@@ -201,7 +201,8 @@ class Groups:
         widest = max(group.degree for group in groups)
         return until(groups, left, self.speeds.curve(size, widest, {g.degree for g in groups}))
 
-    def _begin(self, target: Sequence[Arrangement]) -> None:
+    def rearrange(self, target: Sequence[Arrangement]) -> None:
+        """Begin to bring about views of these workers with these requests; others stay."""
         open_views = {(v.indexes, self._requests_of(v.leader)) for v in self.views.views.values()}
         changed = [a for a in target if (a.indexes, frozenset(a.requests)) not in open_views]
         if not changed:

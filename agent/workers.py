@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 5
 """Times that one worker may die without a denoising step before the agent gives up."""
 
+StartWorker = Callable[[], Awaitable[Child]]
 OnMessage = Callable[["WorkerSlot", Any, list[Buffer]], None]
 
 
@@ -55,6 +56,10 @@ class WorkerSlot:
             self.child.send(message, frames)
 
 
+async def start_worker() -> Child:
+    return await Child.start("agent.worker", pipe.FROM_WORKER, pipe.TO_WORKER)
+
+
 class Workers:
     """Keeps every slot's worker running.
 
@@ -62,6 +67,7 @@ class Workers:
         load: sent first to each worker.
         on_message: told whatever a worker says.
         on_death: told the slot whose worker died, before the next one starts.
+        start: starts a worker process.
     """
 
     def __init__(
@@ -70,11 +76,13 @@ class Workers:
         load: w.Load,
         on_message: OnMessage,
         on_death: Callable[[WorkerSlot], None],
+        start: StartWorker = start_worker,
     ) -> None:
         self.slots = [WorkerSlot(index) for index in range(count)]
         self._load = load
         self._on_message = on_message
         self._on_death = on_death
+        self._start = start
         self._adapters: dict[int, Path] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -125,7 +133,7 @@ class Workers:
     async def _keep(self, slot: WorkerSlot) -> None:
         while not self._stopping:
             slot.loading_since = time.monotonic()
-            slot.child = await Child.start("agent.worker", pipe.FROM_WORKER, pipe.TO_WORKER)
+            slot.child = await self._start()
             slot.child.send(self._load)
             with contextlib.suppress(EOFError):
                 await self._listen(slot, slot.child)
