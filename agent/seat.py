@@ -114,6 +114,7 @@ class Seat:
             if self._maker is not None:
                 self._maker.close()
             device = torch.device(self._model.device)
-            self._store_port = message.store_port
+            self._maker = None
             self._maker = GroupMaker(message.store_port, device, message.timeout_s)
+            self._store_port = message.store_port
         return self._maker

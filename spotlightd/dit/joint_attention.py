@@ -39,6 +39,9 @@ class Group(Protocol):
     def gather(self, mine: Tensor) -> Tensor:
         """Return [P, *mine.shape]; all ranks give the same shape."""
 
+    def settle(self) -> None:
+        """Raise where a collective that was queued did not end well."""
+
 
 def shard_counts(tokens: int, degree: int) -> tuple[int, ...]:
     """Return the tokens of each rank, contiguous in rank order; the first ranks take one more."""

@@ -126,7 +126,9 @@ class SequenceParallel:
     def _leave(self, module: Any, inputs: Any, hidden: Tensor) -> Tensor:
         if self.group is None:
             return hidden
-        return gather_tokens(hidden, self._counts, self.group)
+        whole = gather_tokens(hidden, self._counts, self.group)
+        self.group.settle()
+        return whole
 
 
 def _shareable(processor: Any) -> Any:

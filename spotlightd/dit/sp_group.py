@@ -9,6 +9,7 @@ closed at once, because only closed sockets let the other members fail fast too.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -84,6 +85,16 @@ class SpGroup:
                 data.allreduce([torch.zeros(1, device=self._device)]).wait()
                 torch.cuda.synchronize(self._device)
 
+    def settle(self) -> None:
+        """Wait until what was queued on a GPU has ended well on every rank; on a CPU it has.
+
+        An aborted NCCL collective leaves whatever was in its buffer, and no error here.
+        """
+        with self._breaking() as (control, data):
+            if data is not control:
+                torch.cuda.synchronize(self._device)
+                control.allreduce([torch.zeros(1)]).wait()
+
     def close(self) -> None:
         """Close all connections. May be called again."""
         control, data, self._control, self._data = self._control, self._data, None, None
@@ -119,14 +130,20 @@ class GroupMaker:
     Args:
         port: of the agent's store, on this host.
         timeout_s: of a collective, and of meeting.
+
+    Raises:
+        GroupBrokenError: the store does not answer.
     """
 
     def __init__(self, port: int, device: torch.device, timeout_s: float) -> None:
         self._timeout = timedelta(seconds=timeout_s)
         self._device = device
-        self._store = c10d.TCPStore(
-            LOOPBACK, port, is_master=False, wait_for_workers=False, timeout=self._timeout
-        )
+        try:
+            self._store = c10d.TCPStore(
+                LOOPBACK, port, is_master=False, wait_for_workers=False, timeout=self._timeout
+            )
+        except RuntimeError as error:
+            raise GroupBrokenError(f"the agent's store does not answer: {error}") from None
         self._groups: dict[str, SpGroup] = {}
 
     def __len__(self) -> int:
@@ -181,6 +198,8 @@ def _gloo(store: Any, place: Place, timeout: timedelta) -> Any:
 
 def _nccl(store: Any, place: Place, timeout: timedelta) -> Any:
     """Untested: written without a node of several GPUs (docs/sequence-parallel.md)."""
+    # A failed collective is to end in an abort, not in the end of the process.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
     options = c10d.ProcessGroupNCCL.Options()
     options._timeout = timeout
     # A blocking communicator would hold its thread past the abort of the group.
