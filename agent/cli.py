@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from agent.enrol import default_name
+from agent.settings import AgentSettings
 from spotlightd import logs
 from spotlightd.commands import add_version, run_app
 from spotlightd.errors import InputError, UsageError
@@ -44,6 +45,9 @@ WeightsBudget = Annotated[
     float | None, typer.Option(min=0.001, help="Gigabytes that these may take; default: all free.")
 ]
 Zone = Annotated[str, typer.Option(help="Where the VM stands: peers of the same zone come first.")]
+SpDegree = Annotated[
+    int, typer.Option(min=1, max=64, help="Workers that may share one image; 1: never.")
+]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")]
 
 
@@ -71,19 +75,28 @@ def join(
     weights_dir: WeightsDir = None,
     weights_budget: WeightsBudget = None,
     zone: Zone = "",
+    max_sp_degree: SpDegree = 8,
     json_logs: JsonLogs = False,
 ) -> None:
     """Enrol with a token made by `spotlightctl token create`, then work until told to leave."""
-    _start(
-        _find_token(token, token_file),
-        state_dir,
-        name,
-        (workers, threads, max_batch),
-        (preempt_file, preempt_provider, metadata_url),
-        (notice_grace, connect_timeout),
-        (chunk_bind, weights_dir, weights_budget, zone),
-        json_logs,
+    settings = AgentSettings(
+        state_dir=state_dir or default_state_dir(),
+        name=name or default_name(),
+        workers=workers,
+        threads=threads,
+        max_batch=max_batch,
+        preempt_file=preempt_file,
+        preempt_provider=preempt_provider,
+        metadata_url=metadata_url,
+        notice_grace_s=notice_grace,
+        connect_timeout_s=connect_timeout,
+        chunk_bind=chunk_bind,
+        weights_dir=weights_dir,
+        weights_budget=_bytes(weights_budget),
+        zone=zone,
+        max_sp_degree=max_sp_degree,
     )
+    _start(settings, _find_token(token, token_file), json_logs)
 
 
 @app.command(epilog="Example: spotlight-agent run --state-dir /var/lib/spotlight-agent")
@@ -102,47 +115,39 @@ def run(
     weights_dir: WeightsDir = None,
     weights_budget: WeightsBudget = None,
     zone: Zone = "",
+    max_sp_degree: SpDegree = 8,
     json_logs: JsonLogs = False,
 ) -> None:
     """Work again with the key of an earlier join; needs no token."""
-    _start(
-        None,
-        state_dir,
-        name,
-        (workers, threads, max_batch),
-        (preempt_file, preempt_provider, metadata_url),
-        (notice_grace, connect_timeout),
-        (chunk_bind, weights_dir, weights_budget, zone),
-        json_logs,
-    )
-
-
-def _start(
-    token: Token | None,
-    state_dir: Path | None,
-    name: str,
-    sizes: tuple[int, int, int],
-    notices: tuple[Path | None, str, str],
-    times: tuple[float, float],
-    weights: tuple[str, Path | None, float | None, str],
-    json_logs: bool,
-) -> None:
-    logs.configure(logging.INFO, as_json=json_logs)
-    from agent import main as agent
-    from agent.settings import AgentSettings
-
-    chunk_bind, weights_dir, gigabytes, zone = weights
     settings = AgentSettings(
-        state_dir or default_state_dir(),
-        name or default_name(),
-        *sizes,
-        *notices,
-        *times,
-        chunk_bind,
-        weights_dir,
-        None if gigabytes is None else int(gigabytes * 1e9),
-        zone,
+        state_dir=state_dir or default_state_dir(),
+        name=name or default_name(),
+        workers=workers,
+        threads=threads,
+        max_batch=max_batch,
+        preempt_file=preempt_file,
+        preempt_provider=preempt_provider,
+        metadata_url=metadata_url,
+        notice_grace_s=notice_grace,
+        connect_timeout_s=connect_timeout,
+        chunk_bind=chunk_bind,
+        weights_dir=weights_dir,
+        weights_budget=_bytes(weights_budget),
+        zone=zone,
+        max_sp_degree=max_sp_degree,
     )
+    _start(settings, None, json_logs)
+
+
+def _bytes(gigabytes: float | None) -> int | None:
+    return None if gigabytes is None else int(gigabytes * 1e9)
+
+
+def _start(settings: AgentSettings, token: Token | None, json_logs: bool) -> None:
+    logs.configure(logging.INFO, as_json=json_logs)
+    # Help and errors of usage need none of it.
+    from agent import main as agent
+
     raise typer.Exit(agent.run(settings, token))
 
 

@@ -17,12 +17,15 @@ from typing import Any
 import zmq.asyncio
 
 from agent.enrol import Identity, join_or_load, refusal
+from agent.group_store import keep_store
+from agent.groups import Groups
 from agent.lifecycle import Advice, Leave, Lifecycle, Notice
 from agent.link import AgentLink
 from agent.metadata.providers import choose_provider
 from agent.metadata.watch import MetadataWatcher
 from agent.preemption import watch_file, watch_signals
 from agent.settings import AgentSettings
+from agent.speeds import Speeds, model_digest
 from agent.weight_peer import Place, WeightPeer
 from agent.work import Work
 from agent.workers import Workers, WorkerSlot
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.05
 RESEND_CHECK_S = 1.0
 HELLO_PATIENCE_S = 2.0
+SP_TIMEOUT_S = 5.0
+"""Of one collective: members take the same step, and no worker computes between two for so long."""
 MAX_SOURCE = 200
 
 
@@ -92,6 +97,7 @@ class Agent:
         self._welcome: m.Welcome | None = None
         self._work: Work | None = None
         self._workers: Workers | None = None
+        self._groups: Groups | None = None
         self._base: Path | None = None
         self._unbound: list[tuple[ww.Manifest, Path]] = []
         """Adapters that arrived before the workers were started."""
@@ -128,6 +134,8 @@ class Agent:
         return leave.exit_code
 
     async def close(self) -> None:
+        if self._groups is not None:
+            self._groups.speeds.save()
         if self._workers is not None:
             await self._workers.stop()
         for task in list(self._tasks):
@@ -265,9 +273,18 @@ class Agent:
             self.settings.workers, load, self._worker_said, self._work.worker_died
         )
         self._work.workers = self._workers
+        self._start_groups(self._work, self._workers, self._base)
         for task in self._workers.start():
             self._spawn(_wait_for(task))
         self._bind_all()
+
+    def _start_groups(self, work: Work, workers: Workers, base: Path) -> None:
+        most = min(self.settings.max_sp_degree, self.settings.workers)
+        if most < 2:
+            return
+        speeds = Speeds(self.settings.state_dir / "speeds.json", model_digest(base))
+        self._groups = work.groups = Groups(work, workers, speeds, SP_TIMEOUT_S, most, self._spawn)
+        self._spawn(keep_store(self._groups))
 
     # --- work ---------------------------------------------------------------------------------
 
@@ -340,6 +357,8 @@ class Agent:
             now = time.monotonic()
             work = self._work
             settled, empty = work is None or work.settled, work is None or not work.pull.held
+            if self._groups is not None:
+                self._groups.tick(now)
             leave = self.lifecycle.tick(now, settled, empty)
             if leave is not None and not self._ending.done():
                 # The last account of time goes out before goodbye.

@@ -9,6 +9,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent.children import Child
 from agent.workers import Workers, WorkerSlot
@@ -18,6 +21,9 @@ from spotlightd.wire import worker as w
 from spotlightd.wire.codec import Buffer
 from spotlightd.wire.pull import PullState, states_by_fence
 from spotlightd.wire.rewards import RewardOptions
+
+if TYPE_CHECKING:
+    from agent.groups import Groups
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +59,10 @@ class Work:
         self._rewards = rewards
         self._reward_options = reward_options or RewardOptions()
         self._send = send
+        self.groups: Groups | None = None
         self._slots: dict[str, WorkerSlot] = {}
+        self._carried_gpu_s: dict[str, float] = {}
+        """GPU-seconds of requests that moved to another worker, to be reported with their next."""
         self._waiting: dict[str, Waiting] = {}
         self._scoring: list[str] = []
         self._progress: set[tuple[str, int, int]] = set()
@@ -76,17 +85,18 @@ class Work:
 
     def granted(self, grant: m.Grant, frames: Sequence[Buffer]) -> None:
         states = states_by_fence(grant, frames)
+        if self.groups is not None and grant.leases:
+            self.groups.fed()
         for lease in self.pull.granted(grant.leases):
             assert self.workers is not None
-            slot = self.workers.least_loaded(lease.request.policy_version)
-            if slot is None:
-                self._fail(lease.request.request_id, lease.fence, "no worker has this version", 0.0)
-                continue
             state = states[lease.fence]
-            self._slots[lease.request.request_id] = slot
-            slot.held.add(lease.request.request_id)
-            specs = () if state is None else (m.FrameSpec("trajectory", memoryview(state).nbytes),)
-            slot.send(w.Sample(lease, specs), () if state is None else (state,))
+            slot = self.workers.least_loaded(lease.request.policy_version)
+            if slot is not None:
+                self.start(lease, state, slot)
+            elif self.groups is not None and self.workers.can_sample(lease.request.policy_version):
+                self.groups.wait_for_room(lease, state)
+            else:
+                self._fail(lease.request.request_id, lease.fence, "no worker has this version", 0.0)
 
     def acked(self, ack: m.Ack) -> None:
         if ack.what == "progress":
@@ -121,11 +131,61 @@ class Work:
         for report in self.pull.resend(now) if everything else self.pull.due(now):
             self._send(report.message, report.frames)
 
+    # --- where requests are -------------------------------------------------------------------
+
+    def start(self, lease: m.Lease, state: Buffer | None, slot: WorkerSlot) -> None:
+        """Let a worker that is in no view with others run a lease."""
+        self.assign(lease.request.request_id, slot)
+        slot.send(*sample_message(lease, state))
+
+    def assign(self, request_id: str, slot: WorkerSlot) -> None:
+        self._slots[request_id] = slot
+        slot.held.add(request_id)
+
+    def release(self, request_id: str, gpu_s: float = 0.0) -> None:
+        """Take a request from its worker; what it cost so far is reported with what comes next."""
+        slot = self._slots.pop(request_id, None)
+        if slot is not None:
+            slot.held.discard(request_id)
+        if gpu_s:
+            self._carried_gpu_s[request_id] = self._carried_gpu_s.get(request_id, 0.0) + gpu_s
+
+    def slot_of(self, request_id: str) -> WorkerSlot | None:
+        return self._slots.get(request_id)
+
+    def sampling(self) -> dict[str, m.Lease]:
+        """Return what is leased and has no image yet."""
+        held, scoring = self.pull.held, self.pull.scoring
+        return {r: lease for r, lease in held.items() if r not in scoring}
+
+    def unplaced(self) -> dict[str, m.Lease]:
+        """Return what is leased and on no worker: on its way between two views."""
+        return {r: lease for r, lease in self.sampling().items() if r not in self._slots}
+
+    def give_up(self, request_ids: Sequence[str]) -> None:
+        """Hand back to the daemon, whose last commit another worker resumes from."""
+        sampling = self.sampling()
+        held = [m.HeldLease(r, sampling[r].fence) for r in request_ids if r in sampling]
+        for lease in held:
+            self.release(lease.request_id)
+        self.pull.withdrawn(held)
+        if held:
+            self._send(m.HandBack(tuple(held), 0.0), ())
+
+    def commit(self, handed: w.Handed, frames: list[Buffer]) -> None:
+        """Send the state of a request on its way between two views: there will be no next."""
+        state = w.StepState(
+            handed.request_id, handed.fence, handed.step_index, handed.gpu_s, handed.frames
+        )
+        self._step_state(state, frames)
+
     # --- leaving ------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Stop pulling; every worker sends the state of what it has, and drops it."""
         self.pull.draining = True
+        if self.groups is not None:
+            self.groups.flush()
         for slot in self.workers.slots if self.workers else ():
             # A worker that has nothing, or is still loading, has nothing to save.
             if slot.child is not None and slot.held:
@@ -141,6 +201,8 @@ class Work:
     # --- from workers -------------------------------------------------------------------------
 
     def worker_said(self, slot: WorkerSlot, message: object, frames: list[Buffer]) -> None:
+        if self.groups is not None:
+            self.groups.worker_said(slot, message, frames)
         match message:
             case w.StepState():
                 self._step_state(message, frames)
@@ -161,35 +223,33 @@ class Work:
                 pass
 
     def worker_died(self, slot: WorkerSlot) -> None:
-        """Its leases go back to the daemon: another worker resumes from the last commit."""
+        """Its leases go on in its view, or back to the daemon, to be resumed from their commits."""
+        if self.groups is not None:
+            self.groups.worker_died(slot)
         self._flushing.discard(slot.index)
-        held = [
-            m.HeldLease(request_id, self.pull.held[request_id].fence)
-            for request_id in slot.held
-            if request_id in self.pull.held
-        ]
-        for lease in held:
-            self._release(slot, lease.request_id)
-        self.pull.withdrawn(held)
-        if held:
-            self._send(m.HandBack(tuple(held), 0.0), ())
+        self.give_up(list(slot.held))
 
     def _release(self, slot: WorkerSlot, request_id: str) -> None:
         slot.held.discard(request_id)
-        self._slots.pop(request_id, None)
+        # It may have gone on to another worker before this one's last word came.
+        if self._slots.get(request_id) is slot:
+            del self._slots[request_id]
 
     def _step_state(self, message: w.StepState, frames: list[Buffer]) -> None:
         lease = self.pull.held.get(message.request_id)
         if lease is None or lease.fence != message.fence:
             return
         self._progress.add((message.request_id, message.fence, message.step_index))
+        gpu_s = message.gpu_s + self._carried_gpu_s.pop(message.request_id, 0.0)
         progress = m.Progress(
-            message.request_id, message.fence, message.step_index, message.gpu_s, message.frames
+            message.request_id, message.fence, message.step_index, gpu_s, message.frames
         )
         self._send(progress, frames)
 
     def _finished(self, slot: WorkerSlot, message: w.Finished, frames: list[Buffer]) -> None:
         self._release(slot, message.request_id)
+        carried = self._carried_gpu_s.pop(message.request_id, 0.0)
+        message = msgspec.structs.replace(message, gpu_s=message.gpu_s + carried)
         lease = self.pull.held.get(message.request_id)
         if lease is None or lease.fence != message.fence:
             self._send(m.HandBack((), message.gpu_s), ())
@@ -267,3 +327,13 @@ class Work:
         )
         if self.pull.finished(result, frames, time.monotonic()):
             self._send(result, frames)
+
+
+def sample_message(
+    lease: m.Lease, state: Buffer | None, generation: int = 0
+) -> tuple[w.Sample, tuple[Buffer, ...]]:
+    """Return the message that gives a worker a lease, and its frames."""
+    if state is None:
+        return w.Sample(lease, (), generation), ()
+    specs = (m.FrameSpec("trajectory", memoryview(state).nbytes),)
+    return w.Sample(lease, specs, generation), (state,)

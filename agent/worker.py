@@ -2,7 +2,8 @@
 
 It talks to its agent alone. Between two denoising steps it reads what has arrived, so that
 cancellation, new leases and a preemption notice wait for one step at most. Everything leased and
-compatible shares a batch, each trajectory at its own step.
+compatible shares a batch, each trajectory at its own step. In a sequence-parallel view every member
+holds the same trajectories and takes the same steps; its leader alone commits and finishes.
 """
 
 import sys
@@ -11,15 +12,18 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from agent.commit_pace import CommitPace
+from agent.seat import Seat
 from spotlightd.childproc import Channel, enter_child
 from spotlightd.dit.lora import attach_lora
 from spotlightd.dit.models import load_model
 from spotlightd.dit.png import encode_png
 from spotlightd.dit.sampler import Sampler, compatible
+from spotlightd.dit.sp_group import GroupBrokenError
 from spotlightd.dit.trajectory import Trajectory, encode_trajectory
 from spotlightd.dit.versions import Versions
 from spotlightd.errors import ExitCode, InputError, SpotlightError
@@ -60,6 +64,7 @@ class Worker:
         self._loader = ThreadPoolExecutor(1, "adapter loader")
         self._loading: list[tuple[w.Bind, Future[dict[str, torch.Tensor]], float]] = []
         """Versions being prepared while others are sampled with, and since when."""
+        self._seat = Seat(self._model)
         self._running: dict[str, Running] = {}
         self._stopped = False
 
@@ -67,12 +72,15 @@ class Worker:
         """Work until Exit or until the agent is gone (EOFError)."""
         while True:
             self._bind_loaded()
-            received = self._channel.receive(0 if self._running else None)
+            working = bool(self._running) or self._seat.together
+            received = self._channel.receive(0 if working else None)
             if received is not None:
                 message, frames = received
                 if isinstance(message, w.Exit):
                     return
                 self._handle(message, frames)
+            elif self._seat.together:
+                self._step_together()
             elif self._running:
                 self._step()
 
@@ -82,8 +90,14 @@ class Worker:
         match message:
             case w.Bind():
                 self._bind(message)
-            case w.Sample():
+            case w.Sample(generation=0):
                 self._start(message.lease, frames[0] if frames else None)
+            case w.Sample():
+                self._seat.expect(message, frames)
+            case w.Enter():
+                self._enter(message)
+            case w.Part():
+                self._part(message.generation)
             case w.CancelLeases():
                 self._cancel(message.held)
             case w.Flush():
@@ -129,6 +143,71 @@ class Worker:
             return
         self._running[request.request_id] = running
 
+    # --- views --------------------------------------------------------------------------------
+
+    def _enter(self, message: w.Enter) -> None:
+        began = time.monotonic()
+        if message.generation <= self._seat.generation or self._seat.together:
+            reason = f"generation {self._seat.generation} is newer, or not left"
+            self._channel.send(w.Left(message.generation, "broken", reason))
+            return
+        try:
+            leased = self._seat.enter(message)
+        except GroupBrokenError as error:
+            self._leave("broken", str(error))
+            return
+        for sample, frames in leased:
+            self._start(sample.lease, frames[0] if frames else None)
+        try:
+            self._seat.compare([(r.held, r.trajectory.step_index) for r in self._running.values()])
+        except GroupBrokenError as error:
+            self._leave("broken", str(error))
+            return
+        self._channel.send(w.Entered(message.generation, time.monotonic() - began))
+        # Some may have taken their last step in a view whose leader did not live to finish them.
+        done = [r for r in self._running.values() if r.trajectory.done]
+        for running in done if self._seat.leads else ():
+            (image,) = self._sampler.decode([running.trajectory])
+            self._finish(running, encode_png(image))
+
+    def _part(self, generation: int) -> None:
+        if generation != self._seat.generation:
+            return
+        if self._seat.together:
+            self._seat.parting = True
+        else:
+            self._leave("asked")
+
+    def _step_together(self) -> None:
+        seat = self._seat
+        stop = seat.leads and (seat.parting or not self._running)
+        try:
+            goes_on = seat.goes_on(stop)
+            # The leader's word says that it sent what was finished; until then all kept it.
+            self._running = {k: r for k, r in self._running.items() if not r.trajectory.done}
+            if goes_on:
+                self._step()
+            else:
+                self._leave("asked" if self._running else "done")
+        except GroupBrokenError as error:
+            self._leave("broken", str(error))
+
+    def _leave(self, why: Literal["asked", "done", "broken"], reason: str = "") -> None:
+        """Hand over what is held: the leader's at a boundary, everybody's when a step broke."""
+        if self._seat.leads or why == "broken":
+            for running in self._running.values():
+                state = encode_trajectory(running.trajectory)
+                held, step = running.held, running.trajectory.step_index
+                specs = frame_specs(trajectory=state)
+                gpu_s = running.gpu_s if self._seat.leads else 0.0
+                handed = w.Handed(
+                    self._seat.generation, held.request_id, held.fence, step, gpu_s, specs
+                )
+                self._channel.send(handed, [state])
+        self._running.clear()
+        self._seat.leave(broken=why == "broken")
+        self._channel.send(w.Left(self._seat.generation, why, reason[:2000]))
+
     def _cancel(self, held: Sequence[HeldLease]) -> None:
         dropped, gpu_s = [], 0.0
         for lease in held:
@@ -136,6 +215,8 @@ class Worker:
             if running is not None and running.lease.fence == lease.fence:
                 gpu_s += self._running.pop(lease.request_id).gpu_s
                 dropped.append(lease)
+                # The other members of a view learn it when they enter the next.
+                self._seat.parting = self._seat.together
         self._channel.send(w.Cancelled(tuple(dropped), gpu_s))
 
     def _flush(self, stop: bool) -> None:
@@ -156,20 +237,24 @@ class Worker:
         try:
             self._versions.use(batch[0].lease.request.policy_version)
             self._sampler.advance([running.trajectory for running in batch])
-            done = [running for running in batch if running.trajectory.done]
+            leads = self._seat.leads
+            done = [running for running in batch if leads and running.trajectory.done]
             images = self._sampler.decode([r.trajectory for r in done]) if done else []
         except (FloatingPointError, RuntimeError) as error:
+            if self._seat.together and isinstance(error, RuntimeError):
+                raise GroupBrokenError(f"this member's step failed: {error}") from None
             for running in batch:
                 self._break(running, str(error))
             return
         busy_s = time.monotonic() - began
         for running in batch:
-            running.gpu_s += busy_s / len(batch)
-        pace = self._pace
-        self._channel.send(w.Boundary(len(batch), busy_s, pace.every, pace.cost_share))
+            running.gpu_s += busy_s * self._seat.degree / len(batch)
+        pace, steps = self._pace, len(batch) if leads else 0
+        self._channel.send(w.Boundary(steps, busy_s, pace.every, pace.cost_share))
         for running, image in zip(done, images, strict=True):
             self._finish(running, encode_png(image))
-        self._commit([running for running in batch if not running.trajectory.done], busy_s)
+        if leads:
+            self._commit([running for running in batch if not running.trajectory.done], busy_s)
 
     def _choose(self) -> list[Running]:
         """Return the batch: the most urgent kind's version, and all that is compatible."""
@@ -232,9 +317,12 @@ class Worker:
         )
 
     def _break(self, running: Running, reason: str) -> None:
+        """Give up a lease; every member of a view comes to the same, and the leader says so."""
         self._running.pop(running.held.request_id, None)
         held = running.held
-        self._channel.send(w.Broken(held.request_id, held.fence, reason[:2000], running.gpu_s))
+        if self._seat.leads:
+            said = w.Broken(held.request_id, held.fence, reason[:2000], running.gpu_s)
+            self._channel.send(said)
 
 
 def main(argv: list[str]) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 5
 """Times that one worker may die without a denoising step before the agent gives up."""
 
+StartWorker = Callable[[], Awaitable[Child]]
 OnMessage = Callable[["WorkerSlot", Any, list[Buffer]], None]
 
 
@@ -39,6 +40,8 @@ class WorkerSlot:
     """Adapter versions bound in the current process."""
     held: set[str] = field(default_factory=set)
     """Requests that it works on."""
+    open: bool = True
+    """It takes leases one by one: no sequence-parallel view with others has it, or waits for it."""
     deaths: int = 0
     commit_every: int = 0
     commit_share: float = 0.0
@@ -53,6 +56,10 @@ class WorkerSlot:
             self.child.send(message, frames)
 
 
+async def start_worker() -> Child:
+    return await Child.start("agent.worker", pipe.FROM_WORKER, pipe.TO_WORKER)
+
+
 class Workers:
     """Keeps every slot's worker running.
 
@@ -60,6 +67,7 @@ class Workers:
         load: sent first to each worker.
         on_message: told whatever a worker says.
         on_death: told the slot whose worker died, before the next one starts.
+        start: starts a worker process.
     """
 
     def __init__(
@@ -68,11 +76,13 @@ class Workers:
         load: w.Load,
         on_message: OnMessage,
         on_death: Callable[[WorkerSlot], None],
+        start: StartWorker = start_worker,
     ) -> None:
         self.slots = [WorkerSlot(index) for index in range(count)]
         self._load = load
         self._on_message = on_message
         self._on_death = on_death
+        self._start = start
         self._adapters: dict[int, w.Bind] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -98,8 +108,19 @@ class Workers:
         common = set.intersection(*running) if running else set()
         return tuple(sorted(common & self._adapters.keys()))
 
+    def can_sample(self, version: int) -> bool:
+        """Whether any running worker has this version."""
+        return any(s.child is not None and version in s.versions for s in self.slots)
+
+    def kill(self, index: int, reason: str) -> None:
+        """End a worker that hangs; its slot starts another."""
+        child = self.slots[index].child
+        if child is not None:
+            logger.warning("worker %d is killed: %s", index, reason)
+            child.process.kill()
+
     def least_loaded(self, version: int) -> WorkerSlot | None:
-        able = [s for s in self.slots if s.child is not None and version in s.versions]
+        able = [s for s in self.slots if s.child is not None and version in s.versions and s.open]
         return min(able, key=lambda slot: len(slot.held)) if able else None
 
     async def stop(self) -> None:
@@ -112,7 +133,7 @@ class Workers:
     async def _keep(self, slot: WorkerSlot) -> None:
         while not self._stopping:
             slot.loading_since = time.monotonic()
-            slot.child = await Child.start("agent.worker", pipe.FROM_WORKER, pipe.TO_WORKER)
+            slot.child = await self._start()
             slot.child.send(self._load)
             with contextlib.suppress(EOFError):
                 await self._listen(slot, slot.child)

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from spotlightd.wire.codec import Buffer, TypedCodec, WireError
-from spotlightd.wire.worker import FromScorer, FromWorker, ToScorer, ToWorker
+from spotlightd.wire.worker import FromScorer, FromStore, FromWorker, ToScorer, ToStore, ToWorker
 
 MAX_PARTS = 64
 MAX_PART_BYTES = 2**31
@@ -18,6 +18,8 @@ TO_WORKER = TypedCodec(ToWorker)
 FROM_WORKER = TypedCodec(FromWorker)
 TO_SCORER = TypedCodec(ToScorer)
 FROM_SCORER = TypedCodec(FromScorer)
+TO_STORE = TypedCodec(ToStore)
+FROM_STORE = TypedCodec(FromStore)
 
 COUNT = struct.Struct("<I")
 

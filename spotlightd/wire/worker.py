@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from spotlightd.wire.messages import Frames, HeldLease, Lease, Message, Seconds, Text
+from spotlightd.wire.messages import Count, Frames, HeldLease, Lease, Message, Seconds, Text
 from spotlightd.wire.rewards import RewardOptions
 from spotlightd.wire.sampling import Fence, Name, PolicyVersion, RequestId, StepIndex
 
@@ -43,6 +43,35 @@ class Sample(Message, frozen=True, tag="sample"):
 
     lease: Lease
     frames: Frames = ()
+    generation: Count = 0
+    """Above 0: it is for the view of this generation, and waits for Enter."""
+
+
+class Enter(Message, frozen=True, tag="enter"):
+    """Take a place in a sequence-parallel view; answered by Entered, or by Left where it fails.
+
+    The view's leases were sent before, as Sample with its generation, to every member alike.
+    """
+
+    generation: Count
+    """Higher than any that this worker heard before, or refused."""
+    name: Text
+    """Of the process group, which may exist already; empty at degree 1."""
+    rank: Annotated[int, Meta(ge=0, lt=1024)]
+    """Rank 0 leads: it alone commits, finishes, and is asked to part."""
+    degree: Annotated[int, Meta(ge=1, le=1024)]
+    store_port: Annotated[int, Meta(ge=0, le=65535)]
+    """Of the agent's store, on this host, where a group's members meet."""
+    timeout_s: Seconds
+    """Of one collective."""
+    forget: tuple[Text, ...] = ()
+    """Groups that will not be entered again."""
+
+
+class Part(Message, frozen=True, tag="part"):
+    """To a leader: end the view at the next step boundary. One of an old generation is ignored."""
+
+    generation: Count
 
 
 class CancelLeases(Message, frozen=True, tag="cancel_leases"):
@@ -128,6 +157,34 @@ class Flushed(Message, frozen=True, tag="flushed"):
     gpu_s: Seconds
 
 
+class Entered(Message, frozen=True, tag="entered"):
+    """This member of a view has met all others."""
+
+    generation: Count
+    seconds: Seconds
+
+
+class Handed(Message, frozen=True, tag="handed"):
+    """A trajectory at the last boundary of a view that ends, for whoever goes on with it. Not a
+    commit: it stays on this host (frame `trajectory`).
+    """
+
+    generation: Count
+    request_id: RequestId
+    fence: Fence
+    step_index: StepIndex
+    gpu_s: Seconds
+    frames: Frames
+
+
+class Left(Message, frozen=True, tag="left"):
+    """This member has left its view, and everything it had was handed over before."""
+
+    generation: Count
+    why: Literal["asked", "done", "broken"]
+    reason: Text = ""
+
+
 class Fatal(Message, frozen=True, tag="fatal"):
     """The child cannot go on (model folder unusable, adapter binds nothing); it exits next."""
 
@@ -168,7 +225,31 @@ class Scores(Message, frozen=True, tag="scores"):
     """What scored: equal words mean equal scorers (rewards/versions.py)."""
 
 
-ToWorker = Load | Bind | Sample | CancelLeases | Flush | Exit
-FromWorker = Loaded | Bound | Boundary | StepState | Finished | Broken | Cancelled | Flushed | Fatal
+# --- store ------------------------------------------------------------------------------------
+
+
+class StorePort(Message, frozen=True, tag="store_port"):
+    """Where the members of sequence-parallel groups meet, on this host."""
+
+    port: Annotated[int, Meta(ge=1, le=65535)]
+
+
+ToWorker = Load | Bind | Sample | CancelLeases | Flush | Enter | Part | Exit
+FromWorker = (
+    Loaded
+    | Bound
+    | Boundary
+    | StepState
+    | Finished
+    | Broken
+    | Cancelled
+    | Flushed
+    | Entered
+    | Handed
+    | Left
+    | Fatal
+)
 ToScorer = Score | Exit
 FromScorer = Scores | Fatal
+ToStore = Exit
+FromStore = StorePort

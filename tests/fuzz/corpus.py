@@ -166,6 +166,11 @@ def _state(rng: Random, leases: Sequence[m.HeldLease]) -> Made:
     return w.StepState("r", 1, 2, 0.5, frame_specs(**frames)), frames
 
 
+def _handed(rng: Random, leases: Sequence[m.HeldLease]) -> Made:
+    frames = {"trajectory": trajectory_bytes(rng, 2)}
+    return w.Handed(3, "r", 1, 2, 0.5, frame_specs(**frames)), frames
+
+
 def _finished(rng: Random, leases: Sequence[m.HeldLease]) -> Made:
     frames: dict[str, Buffer] = {"trajectory": trajectory_bytes(rng, 4), "image": PNG}
     return w.Finished("r", 1, 0.5, 0, frame_specs(**frames)), frames  # type: ignore[return-value]
@@ -189,6 +194,8 @@ PIPES: dict[str, tuple[TypedCodec, list[Maker]]] = {
             _plain(w.Bind(3, "/adapter.safetensors")),
             _plain(w.CancelLeases(UNKNOWN)),
             _plain(w.Flush(True)),
+            _plain(w.Enter(3, "3/0.1-1.1", 0, 2, 4000, 5.0, ("1/0.1-1.1",))),
+            _plain(w.Part(3)),
             _plain(w.Exit()),
         ],
     ),
@@ -203,6 +210,9 @@ PIPES: dict[str, tuple[TypedCodec, list[Maker]]] = {
             _plain(w.Broken("r", 1, "out of memory", 0.5)),
             _plain(w.Cancelled(UNKNOWN, 0.5)),
             _plain(w.Flushed(UNKNOWN, 0.5)),
+            _handed,
+            _plain(w.Entered(3, 0.02)),
+            _plain(w.Left(3, "broken", "connection closed by peer")),
             _plain(w.Fatal("no such model")),
         ],
     ),

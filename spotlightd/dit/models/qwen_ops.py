@@ -31,6 +31,9 @@ def use_fused_ops(transformer: Any) -> None:
 class FusedAttention(QwenDoubleStreamAttnProcessor2_0):
     """Joint attention of text and image, with norm, rotation and concatenation in one op."""
 
+    attend = staticmethod(attend)
+    """A sequence-parallel group puts its own in this place (`spotlightd.dit.sequence_parallel`)."""
+
     def __call__(
         self,
         attn: Any,
@@ -73,7 +76,7 @@ class FusedAttention(QwenDoubleStreamAttnProcessor2_0):
         )
         value = torch.cat([text_v, image_v], dim=1)
         mask = _joint_mask(encoder_hidden_states_mask, hidden_states)
-        joint = attend(query, key, value, key_mask=mask).flatten(2, 3)
+        joint = self.attend(query, key, value, key_mask=mask).flatten(2, 3)
         # A linear layer of a view would be one product a sample.
         text, image = (
             part.contiguous() for part in joint.split([text_q.shape[1], image_q.shape[1]], dim=1)

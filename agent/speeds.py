@@ -1,0 +1,87 @@
+"""How long a denoising step takes at each sequence-parallel degree, as this VM's workers show it.
+
+Kept in a file by model and image size, so that a VM that starts again knows. A degree that was
+never tried has the published speedup until it is: one try corrects it.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+from spotlightd.dit.degrees import PUBLIC_CURVE, Curve
+
+NEWEST = 0.2
+"""Weight of the latest step in the average."""
+
+Size = tuple[int, int]
+
+
+class Speeds:
+    """Seconds per image and denoising step, by image size and degree.
+
+    Args:
+        path: of the file; one that cannot be read is as good as none.
+        model: names the model in the file.
+    """
+
+    def __init__(self, path: Path, model: str) -> None:
+        self._path = path
+        self._model = model
+        self._steps: dict[str, dict[str, float]] = {}
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            kept = json.loads(path.read_text(encoding="utf-8"))[model]
+            self._steps = {
+                size: {str(int(d)): float(s) for d, s in steps.items() if float(s) > 0}
+                for size, steps in kept.items()
+            }
+
+    def observe(self, size: Size, degree: int, step_s: float) -> None:
+        """A step of one image took so long; with a batch, divided by its images."""
+        steps = self._steps.setdefault(_key(size), {})
+        before = steps.get(str(degree), step_s)
+        steps[str(degree)] = before + NEWEST * (step_s - before)
+
+    def step_s(self, size: Size) -> float | None:
+        """Return the time of a step alone at degree 1; None before any was seen."""
+        return self._steps.get(_key(size), {}).get("1")
+
+    def curve(self, size: Size, workers: int, also: Collection[int] = ()) -> Curve:
+        """Return speedups for degrees up to `workers`: powers of two, all workers, and `also`."""
+        steps = self._steps.get(_key(size), {})
+        alone = steps.get("1")
+        speedups = {}
+        for degree in {d for d, _ in PUBLIC_CURVE.speedups if d <= workers} | {workers, *also}:
+            seen = steps.get(str(degree))
+            measured = alone / seen if alone is not None and seen is not None else None
+            speedups[degree] = measured if measured is not None else _published(degree)
+        return Curve.of({**speedups, 1: 1.0})
+
+    def save(self) -> None:
+        """Write the file; a full disk costs the next start its knowledge, nothing more."""
+        with contextlib.suppress(OSError, ValueError):
+            known = {}
+            if self._path.exists():
+                known = json.loads(self._path.read_text(encoding="utf-8"))
+            text = json.dumps({**known, self._model: self._steps}, indent=2)
+            self._path.write_text(text + "\n", encoding="utf-8")
+
+
+def model_digest(folder: Path) -> str:
+    """Name a model by its index, which has the digests of its files."""
+    return hashlib.sha256((folder / "model_index.json").read_bytes()).hexdigest()
+
+
+def _key(size: Size) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def _published(degree: int) -> float:
+    """Return the published speedup, on the line between its neighbours where it has none."""
+    points = PUBLIC_CURVE.speedups
+    for (low, slow), (high, fast) in itertools.pairwise(points):
+        if low <= degree <= high:
+            return slow + (fast - slow) * (degree - low) / (high - low)
+    return points[-1][1]
