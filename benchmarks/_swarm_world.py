@@ -24,13 +24,12 @@ from spotlightd.weights.fetch import (
 )
 from spotlightd.weights.holders import Holders
 from spotlightd.weights.serve import Refuse, Send, Serving, Tell
+from spotlightd.weights.server import AGAIN_S
 
 KEY = ("adapter", 1)
 ROOT = "v"
-AGAIN_S = 2.0
 TICK_S = 0.5
 TIMEOUT_S = 10.0
-Action = tuple[str, tuple[object, ...]]
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,12 @@ class World:
     manifest_bytes: int
     window: int
     in_flight: int
-    news_s: float
-    places: int
     network: Network = field(default_factory=Network)
     seed: int = 1
     now: float = 0.0
     control_bytes: int = 0
+    far_chunks: int = 0
+    """Chunks that crossed from zone to zone."""
 
     def __post_init__(self) -> None:
         rng = Random(self.seed)
@@ -93,23 +92,18 @@ class World:
         self.holders = Holders(rng)
         self._events: list[tuple[float, int, str, tuple[object, ...]]] = []
         self._number = 0
-        self.kinds: dict[str, int] = {}
         self.hosts = {
-            f"vm{i}": Host(f"vm{i}", f"zone{i % self.network.zones}", self._serving())
+            f"vm{i}": Host(f"vm{i}", f"zone{i % self.network.zones}", Serving())
             for i in range(self.vms)
         }
-        serving = self._serving()
-        serving.again_s = AGAIN_S
-        self.daemon = Host("daemon", "", serving, have=(1 << self.chunks) - 1)
+        everything = (1 << self.chunks) - 1
+        self.daemon = Host("daemon", "", Serving(again_s=AGAIN_S), have=everything)
         self.left = len(self.hosts)
         for host in self.hosts.values():
             self.holders.joined(host.name, host.zone)
         # Whoever is in the fleet will fetch what is announced: all are peers from the start.
         for host in self.hosts.values():
             self.holders.has(KEY, host.name, 0, complete=False)
-
-    def _serving(self) -> Serving:
-        return Serving(places=self.places, news_s=self.news_s)
 
     def run(self) -> float:
         """Announce, and return when the last VM has everything."""
@@ -199,7 +193,7 @@ class World:
 
     def _on_listen(self, server: str, client: str, known: int) -> None:
         host = self._host(server)
-        told = host.serving.asked_news(client.encode(), ROOT, known, self.now)
+        told = host.serving.asked_news(client.encode(), ROOT, known, self.chunk_bytes, self.now)
         self._serve(host, told)
 
     def _on_wake(self, name: str) -> None:
@@ -255,6 +249,7 @@ class World:
         begins = max(self.now, host.up_free)
         host.up_free = begins + seconds
         host.sent += self.chunk_bytes
+        self.far_chunks += host.zone != self.hosts[client].zone
         receiver = self.hosts[client]
         arrives = max(begins + self._delay(host.name, client), receiver.down_free) + seconds
         receiver.down_free = arrives
@@ -274,5 +269,4 @@ class World:
 
     def _at(self, at: float, kind: str, *arguments: object) -> None:
         self._number += 1
-        self.kinds[kind] = self.kinds.get(kind, 0) + 1
         heapq.heappush(self._events, (at, self._number, kind, arguments))

@@ -67,7 +67,7 @@ class WeightsDesk:
         self.holders = Holders(rng or Random())
         self._chunks = chunks
         self._server = server
-        self._daemon = WeightPeer(DAEMON, endpoint, key)
+        self._daemon = WeightPeer(DAEMON, endpoint, key, complete=True)
         self._chunk_bytes = chunk_bytes
         self._remembered = remembered
         self._manifests: dict[Key, Manifest] = {}
@@ -156,7 +156,7 @@ class WeightsDesk:
         """Name who serves a version: agents in the same zone first, this daemon last."""
         key: Key = (asked.kind, asked.version)
         pointed = self.holders.point(key, by, asked.starved)
-        return Peers(asked.kind, asked.version, self._named(pointed), self._tickets[0])
+        return Peers(asked.kind, asked.version, self._named(key, pointed), self._tickets[0])
 
     def handle(self, message: FromAgent, by: str) -> tuple[Message | None, str]:
         """Return the answer, if any, and the sentence for the event log, if any."""
@@ -198,17 +198,17 @@ class WeightsDesk:
 
     def _published(self, key: Key, agent: str) -> PublishedVersion:
         current = self._is_current(key)
-        peers = self._named(self.holders.point(key, agent)) if current else ()
+        peers = self._named(key, self.holders.point(key, agent)) if current else ()
         return PublishedVersion(self._manifests[key], current, peers)
 
-    def _named(self, pointed: Pointed) -> tuple[WeightPeer, ...]:
-        near = [
-            WeightPeer(peer.peer_id, peer.endpoint, peer.key, near=True)
-            for peer in map(self._endpoints.get, pointed.near)
-            if peer is not None
-        ]
-        far = [peer for peer in map(self._endpoints.get, pointed.far) if peer is not None]
-        return (*near, *far, *([self._daemon] if pointed.daemon else []))
+    def _named(self, key: Key, pointed: Pointed) -> tuple[WeightPeer, ...]:
+        named = []
+        for agent in (*pointed.near, *pointed.far):
+            peer = self._endpoints.get(agent)
+            if peer is not None:
+                near, complete = agent in pointed.near, self.holders.complete(key, agent)
+                named.append(msgspec.structs.replace(peer, near=near, complete=complete))
+        return (*named, *([self._daemon] if pointed.daemon else []))
 
     def _is_current(self, key: Key) -> bool:
         return key[0] == "base" or key[1] == self.current_version

@@ -266,6 +266,11 @@ class ChunkStore:
         held = self._held.get(root)
         return held.have if held else 0
 
+    def chunk_bytes(self, root: str) -> int:
+        """Return the size of a version's chunks; 0 for an unknown version."""
+        held = self._held.get(root)
+        return held.manifest.chunk_bytes if held else 0
+
     def view(self, digest: str) -> memoryview | None:
         """Return a chunk where it lies in memory, or None where it is not held (any more)."""
         for root in self._by_digest.get(digest, ()):

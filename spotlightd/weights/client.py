@@ -6,11 +6,13 @@ peer sockets --> Chunk --> hash and write (threads) --> Fetch (decides) --> GetC
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -47,6 +49,8 @@ FRUITLESS_SEARCHES = 3
 STALLED = 3
 """Timeouts without any chunk after which a transfer is given up."""
 DAEMON_ID = "daemon"
+
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,11 @@ class _Connection:
             self.socket.curve_serverkey = peer.key.encode()
             self.socket.curve_publickey = swarm.keys[0].encode()
             self.socket.curve_secretkey = swarm.keys[1].encode()
-        self.monitor: zmq.asyncio.Socket = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        # pyzmq's own name for it is the descriptor's number, which the next socket may get.
+        where = f"inproc://weights-monitor-{next(_NUMBERS)}"
+        self.socket.monitor(where, zmq.EVENT_DISCONNECTED)
+        self.monitor = context.socket(zmq.PAIR)
+        self.monitor.connect(where)
         self.tasks: list[asyncio.Task[None]] = []
 
     def send(self, message: Message) -> None:
@@ -111,7 +119,7 @@ class _Connection:
     def close(self) -> list["asyncio.Task[None]"]:
         for task in self.tasks:
             task.cancel()
-        self.socket.disable_monitor()
+        self.socket.monitor(None, 0)
         self.monitor.close(linger=0)
         self.socket.close(linger=0)
         return self.tasks
@@ -136,7 +144,7 @@ class _Transfer:
         self._working: set[asyncio.Task[None]] = set()
         self._closing: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
-        self._failure: SpotlightError | None = None
+        self._failure: BaseException | None = None
 
     async def run(self, peers: Sequence[WeightPeer]) -> dict[str, int]:
         self._add(peers)
@@ -175,13 +183,24 @@ class _Transfer:
         # A chunk that is being written is written: the file must not change after this.
         await asyncio.gather(*self._working, *self._closing, return_exceptions=True)
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Start a part of the transfer, which ends where the part fails."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
+            self._changed.set()
+
     # --- peers --------------------------------------------------------------------------------
 
     def _add(self, peers: Sequence[WeightPeer]) -> None:
         new = [peer for peer in peers if peer.peer_id not in self._peers]
         for peer in new:
             self._connect(peer)
-        sources = [Source(peer.peer_id, _rank(peer), peer.peer_id == DAEMON_ID) for peer in peers]
+        sources = [Source(peer.peer_id, _rank(peer), peer.complete) for peer in peers]
         self._act(self._fetch.add_peers(sources, time.monotonic()))
 
     def _connect(self, peer: WeightPeer) -> None:
@@ -194,8 +213,8 @@ class _Transfer:
         socket.connect(peer.endpoint)
         self._peers[peer_id] = connection
         connection.tasks = [
-            asyncio.create_task(self._read(peer_id, socket), name=f"chunks of {peer_id}"),
-            asyncio.create_task(self._watch(peer_id, connection.monitor), name=f"end of {peer_id}"),
+            self._spawn(self._read(peer_id, socket)),
+            self._spawn(self._watch(peer_id, connection.monitor)),
         ]
         self._ask_news(peer_id, 0)
 
@@ -207,7 +226,7 @@ class _Transfer:
 
     async def _watch(self, peer_id: str, monitor: zmq.asyncio.Socket) -> None:
         """What a peer was asked before it went away will not be answered."""
-        while True:
+        while not monitor.closed:
             await monitor.poll()
             with contextlib.suppress(zmq.Again):
                 await monitor.recv_multipart(zmq.NOBLOCK)
@@ -215,7 +234,8 @@ class _Transfer:
                 self._ask_news(peer_id, self._known.get(peer_id, 0))
 
     async def _read(self, peer_id: str, socket: zmq.asyncio.Socket) -> None:
-        while True:
+        # What a message decides may close its own connection.
+        while not socket.closed:
             await socket.poll()
             try:
                 parts = await socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -249,19 +269,14 @@ class _Transfer:
             why = message.refusal or "unknown"
             self._act(self._fetch.refused(peer_id, number, why, time.monotonic()))
             return
-        task = asyncio.create_task(self._take(peer_id, number, memoryview(frames[0])))
+        task = self._spawn(self._take(peer_id, number, memoryview(frames[0])))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
 
     async def _take(self, peer_id: str, number: int, data: memoryview) -> None:
         """Verify and write in a thread, while further chunks arrive."""
         digest = self._download.order[number]
-        try:
-            good = await asyncio.to_thread(self._download.write, digest, data)
-        except SpotlightError as error:
-            self._failure = error
-            self._changed.set()
-            return
+        good = await asyncio.to_thread(self._download.write, digest, data)
         if good:
             self._swarm.gained(digest)
         self._act(self._fetch.received(peer_id, number, good, time.monotonic()))
@@ -278,7 +293,7 @@ class _Transfer:
                     self._drop(decision)
                 case FindPeers():
                     self._search(decision)
-        if self._fetch.done or self._fetch.stuck:
+        if self._fetch.done:
             self._changed.set()
 
     def _drop(self, decision: DropPeer) -> None:
@@ -291,7 +306,7 @@ class _Transfer:
         if self._swarm.find_peers is None or self._searching is not None:
             return
         logger.info("%s: asking the daemon for peers", decision.reason)
-        self._searching = asyncio.create_task(self._find(decision.starved), name="peer search")
+        self._searching = self._spawn(self._find(decision.starved))
 
     async def _find(self, starved: bool) -> None:
         assert self._swarm.find_peers is not None

@@ -124,6 +124,9 @@ class Holders:
     def banned(self) -> set[str]:
         return {p for p, reporters in self.reports.items() if len(reporters) >= REPORTERS_NEEDED}
 
+    def complete(self, key: Key, agent: str) -> bool:
+        return self.chunks.get(key, {}).get(agent) == -1
+
     def choose_seeds(self, key: Key, agents: Sequence[str]) -> None:
         """Choose, before a version is announced, who brings it into the swarm."""
         self.seeds[key] = set(self.rng.sample(list(agents), min(SEEDS, len(agents))))
@@ -148,13 +151,13 @@ class Holders:
             seeds = sorted(self.seeds[key] - known - self.banned())
             near += [seed for seed in seeds if self.zones.get(seed) == zone]
             far += [seed for seed in seeds if self.zones.get(seed) != zone]
-        if agent in self.zones and self.chunks.get(key, {}).get(agent) != -1:
+        if agent in self.zones and not self.complete(key, agent):
             self.has(key, agent, self.chunks.get(key, {}).get(agent, 0), complete=False)
         return Pointed(tuple(near), tuple(far), daemon, reason)
 
     def _seeds(self, key: Key, agent: str, starved: bool) -> tuple[bool, str]:
         seeds = self.seeds.setdefault(key, set())
-        complete = self.chunks.get(key, {}).get(agent) == -1
+        complete = self.complete(key, agent)
         if starved:
             seeds.update(() if complete else (agent,))
             return True, "it is starved"

@@ -16,6 +16,9 @@ from typing import Literal
 BURST_S = 0.05
 """The uplink's limit holds over any time longer than this, or than one chunk takes."""
 
+NEWS_RATE = 0.4e9
+"""Bytes a second: at 10 Gbit/s a piece of news is of about three chunks."""
+
 Route = bytes
 
 
@@ -52,6 +55,8 @@ class _Listener:
 
     known: int
     told_at: float
+    news_s: float
+    """Least time between two pieces of news to it."""
     waits: bool = False
 
 
@@ -65,16 +70,20 @@ class Serving:
     Args:
         uplink: bytes a second at most; 0 for no limit.
         places: chunks that may wait or be on their way, for all receivers together.
-        news_s: least time between two pieces of news to one receiver.
+        news_s: least time between two pieces of news to one receiver; longer for large chunks, of
+        which there are fewer to tell.
     again_s: after sending a chunk, nobody else gets it for so long: they take it from whoever got
         it first. Set where this server is the only source, the daemon, so that its uplink
         carries each chunk once.
+        again_bytes: smaller chunks are given to whoever asks: waiting for a detour costs more than
+        sending them.
     """
 
     uplink: float = 0.0
-    places: int = 8
-    news_s: float = 0.05
+    places: int = 4
+    news_s: float = 0.02
     again_s: float = 0.0
+    again_bytes: int = 4 * 2**20
     queues: dict[Route, deque[tuple[str, int]]] = field(default_factory=dict)
     """In the order of turns."""
     waiting: int = 0
@@ -94,7 +103,7 @@ class Serving:
     def asked(self, route: Route, digest: str, size: int, now: float) -> list[Decision]:
         if self.waiting + self.on_the_way >= self.places:
             return [Refuse(route, digest, "busy")]
-        if self.again_s:
+        if self.again_s and size >= self.again_bytes:
             lent_to, at = self.lent.get(digest, (route, now))
             if lent_to != route and now - at < self.again_s:
                 return [Refuse(route, digest, "elsewhere")]
@@ -115,15 +124,18 @@ class Serving:
 
     # --- news ---------------------------------------------------------------------------------
 
-    def asked_news(self, route: Route, root: str, known: int, now: float) -> list[Decision]:
+    def asked_news(
+        self, route: Route, root: str, known: int, chunk_bytes: int, now: float
+    ) -> list[Decision]:
         """A receiver knows of `known` chunks and waits for more."""
         listeners = self.listeners.setdefault(root, {})
-        listener = listeners.setdefault(route, _Listener(known, now - self.news_s))
+        news_s = max(self.news_s, chunk_bytes / NEWS_RATE)
+        listener = listeners.setdefault(route, _Listener(known, now - news_s, news_s))
         listener.known, listener.waits = known, True
         if self.counts.get(root, 0) <= known:
             return []
-        if listener.told_at + self.news_s > now:
-            self.news_at = min(self.news_at, listener.told_at + self.news_s)
+        if listener.told_at + listener.news_s > now:
+            self.news_at = min(self.news_at, listener.told_at + listener.news_s)
             return []
         listener.waits, listener.told_at = False, now
         return [Tell(route, root)]
@@ -143,7 +155,7 @@ class Serving:
         told: list[Decision] = []
         for route, listener in self.listeners.get(root, {}).items():
             if listener.waits and count > listener.known:
-                due_at = listener.told_at + self.news_s
+                due_at = listener.told_at + listener.news_s
                 if due_at > now:
                     self.news_at = min(self.news_at, due_at)
                     continue

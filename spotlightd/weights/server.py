@@ -116,9 +116,9 @@ class ChunkServer:
             case GetNews() if message.ticket not in self.tickets:
                 self._send(route, News(message.root, b"", "ticket"))
             case GetNews():
-                known = self.store.have(message.root).bit_count()
-                self.serving.counts[message.root] = known
-                self._act(self.serving.asked_news(route, message.root, message.known, now))
+                root, size = message.root, self.store.chunk_bytes(message.root)
+                self.serving.counts[root] = self.store.have(root).bit_count()
+                self._act(self.serving.asked_news(route, root, message.known, size, now))
             case _:
                 pass
 

@@ -63,6 +63,8 @@ class WeightPeer(Struct, frozen=True, forbid_unknown_fields=True):
     """Z85 CURVE key that it serves with, where the transport is `curve`."""
     near: bool = False
     """In the receiver's own zone."""
+    complete: bool = False
+    """It has every chunk; otherwise its news will say which."""
 
 
 PeerList = Annotated[tuple[WeightPeer, ...], Meta(max_length=256)]

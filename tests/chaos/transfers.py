@@ -77,7 +77,9 @@ class Plan:
 
     def peers(self, but: str) -> tuple[WeightPeer, ...]:
         return tuple(
-            WeightPeer(name, f"tcp://127.0.0.1:{port}", near=name != "daemon")
+            WeightPeer(
+                name, f"tcp://127.0.0.1:{port}", near=name != "daemon", complete=name == "daemon"
+            )
             for name, port in self.ports.items()
             if name != but
         )
@@ -110,7 +112,7 @@ async def _start_server(
             server = ChunkServer(
                 context, store, "127.0.0.1", port, again_s=AGAIN_S if alone else 0.0
             )
-            server.serving.uplink = UPLINK
+            server.serving.uplink, server.serving.again_bytes = UPLINK, CHUNK
             server.tickets = {TICKET}
             server.start()
             return server

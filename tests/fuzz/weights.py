@@ -40,7 +40,7 @@ class WeightsTarget:
         self.server = ChunkServer(self.context, store, "127.0.0.1", 0)
         self.server.tickets = {TICKET}
         self.server.start()
-        self.peer = WeightPeer("daemon", f"tcp://127.0.0.1:{self.server.port}")
+        self.peer = WeightPeer("daemon", f"tcp://127.0.0.1:{self.server.port}", complete=True)
 
     async def close(self) -> None:
         await self.server.close()

@@ -40,19 +40,23 @@ def test_no_more_leaves_than_the_uplink_allows():
 
 
 def test_a_source_that_stands_alone_gives_each_chunk_once():
-    serving = Serving(again_s=2.0)
+    serving = Serving(again_s=2.0, again_bytes=SIZE)
     assert serving.asked(b"a", "0", SIZE, 0.0) == [Send(b"a", "0", SIZE)]
     assert serving.asked(b"b", "0", SIZE, 1.0) == [Refuse(b"b", "0", "elsewhere")]
     assert serving.asked(b"a", "0", SIZE, 1.0) == [Send(b"a", "0", SIZE)], "who lost it may"
+    assert serving.asked(b"b", "1", SIZE - 1, 1.0) and serving.asked(b"c", "1", SIZE - 1, 1.0) == [
+        Send(b"c", "1", SIZE - 1)
+    ], "a small one is sent twice"
+    serving.sent(3)
     assert serving.asked(b"b", "0", SIZE, 3.5) == [Send(b"b", "0", SIZE)]
 
 
 def test_news_is_told_at_once_and_then_not_too_often():
     serving = Serving(news_s=0.1)
-    assert serving.asked_news(b"a", "v", 0, 0.0) == []
+    assert serving.asked_news(b"a", "v", 0, SIZE, 0.0) == []
     assert serving.gained("v", 1, 0.01) == [Tell(b"a", "v")]
     assert serving.gained("v", 2, 0.02) == [], "it has not asked again"
-    assert serving.asked_news(b"a", "v", 1, 0.03) == [], "told 0.02 s ago"
+    assert serving.asked_news(b"a", "v", 1, SIZE, 0.03) == [], "told 0.02 s ago"
     wake = serving.next_at(0.03)
     assert wake is not None and abs(wake - 0.11) < 1e-9
     assert serving.tick(wake) == [Tell(b"a", "v")]
@@ -64,7 +68,7 @@ def test_whoever_cannot_be_reached_holds_nobody_up():
     serving.asked(b"gone", "0", SIZE, 0.0)
     serving.asked(b"gone", "1", SIZE, 0.0)
     serving.asked(b"b", "2", SIZE, 0.0)
-    serving.asked_news(b"gone", "v", 0, 0.0)
+    serving.asked_news(b"gone", "v", 0, SIZE, 0.0)
     serving.gone(b"gone")
     serving.validate()
     assert serving.gained("v", 1, 0.1) == []
