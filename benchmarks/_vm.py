@@ -116,7 +116,7 @@ class Vm:
         self._spawn(keep_store(self.groups))
         for task in self.workers.start():
             task.add_done_callback(self._ended)
-        self.workers.bind(0, folder / "adapter.safetensors", (0,))
+        self.workers.bind(0, folder / "adapter.safetensors", None, (0,))
         self._spawn(self._tick())
         await self.until(lambda: len(self.workers.ready_versions()) and self.all_ready())
         return self
