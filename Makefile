@@ -43,6 +43,7 @@ check: $(STAMP)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) $(ARGS)
+	$(BIN)/python -m tests.chaos.transfers --seed $(or $(SEED),1)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),1) --frames $(or $(FRAMES),200000)

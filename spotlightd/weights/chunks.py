@@ -8,6 +8,7 @@ on the host.
 
 import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from spotlightd.atomic import digest_of, explain
@@ -192,6 +193,8 @@ class ChunkStore:
     """
 
     def __init__(self) -> None:
+        self.on_drop: Callable[[str], None] = lambda root: None
+        """Told the root hash of each version that is served no more."""
         self._held: dict[str, _Held] = {}
         self._roots: dict[Key, str] = {}
         self._by_digest: dict[str, list[str]] = {}
@@ -231,6 +234,7 @@ class ChunkStore:
             roots.remove(root)
             if not roots:
                 del self._by_digest[digest]
+        self.on_drop(root)
         return held.folder
 
     def manifest(self, kind: str, version: int) -> Manifest | None:

@@ -16,6 +16,8 @@ from typing import Literal
 BURST_S = 0.05
 """The uplink's limit holds over any time longer than this, or than one chunk takes."""
 
+MOST_LENT = 4096
+"""Chunks that are remembered as sent, before those that were sent long ago are forgotten."""
 NEWS_RATE = 0.4e9
 """Bytes a second: at 10 Gbit/s a piece of news is of about three chunks."""
 
@@ -107,6 +109,8 @@ class Serving:
             lent_to, at = self.lent.get(digest, (route, now))
             if lent_to != route and now - at < self.again_s:
                 return [Refuse(route, digest, "elsewhere")]
+            if len(self.lent) > MOST_LENT:
+                self.lent = {d: row for d, row in self.lent.items() if now - row[1] < self.again_s}
             self.lent[digest] = (route, now)
         self.queues.setdefault(route, deque()).append((digest, size))
         self.waiting += 1

@@ -17,6 +17,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
+from spotlightd.errors import TryAgainError
 from spotlightd.weights.chunks import ChunkStore
 from spotlightd.weights.serve import Decision, Refuse, Send, Serving, Tell
 from spotlightd.wire.codec import LINK, Buffer, WireError, frame_specs
@@ -55,6 +56,7 @@ class ChunkServer:
     ) -> None:
         self.store = store
         self.serving = Serving(again_s=again_s)
+        store.on_drop = self.serving.forget
         self.tickets: set[str] = set()
         """Whoever shows one of these is served."""
         self.bytes_served = 0
@@ -72,7 +74,11 @@ class ChunkServer:
             self._socket.curve_publickey = keys[0].encode()
             self._socket.curve_secretkey = keys[1].encode()
             self._socket.zap_domain = b"weights"
-        self.port = bind_port(self._socket, host, port)
+        try:
+            self.port = bind_port(self._socket, host, port)
+        except TryAgainError:
+            self._socket.close(linger=0)
+            raise
         self._leaving: list[Any] = []
         """Trackers of chunks that ZeroMQ has not yet handed to the kernel."""
         self._task: asyncio.Task[None] | None = None

@@ -170,7 +170,7 @@ class DispatchTarget:
     def _publish(self, folder: Path) -> None:
         for name in ("base", "0"):
             (folder / name).mkdir()
-            (folder / name / "w.safetensors").write_bytes(name.encode() * 5000)
+            (folder / name / "w.bin").write_bytes(name.encode() * 5000)
         self.service.weights.publish_base(folder / "base")
         self.service.weights.publish_adapter(0, folder / "0")
 

@@ -14,7 +14,7 @@ from spotlightd.weights.client import Swarm, fetch
 from spotlightd.weights.manifest import build_manifest, chunk_places
 from spotlightd.weights.server import ChunkServer
 from spotlightd.wire.codec import LINK, frame_specs
-from spotlightd.wire.weights import Chunk, GetChunk, Manifest, WeightPeer
+from spotlightd.wire.weights import Chunk, GetChunk, GetNews, Manifest, News, WeightPeer
 from tests.fuzz.corpus import LINK_MAKERS, TICKET, Parts, encode, link_message
 from tests.fuzz.escaped import Escaped
 from tests.fuzz.mutate import mutated
@@ -138,11 +138,23 @@ class Liar:
         while True:
             route, *parts = await self._socket.recv_multipart()
             message, _ = LINK.decode(parts)
+            if isinstance(message, GetNews):
+                await self._claim(route, message)
+                continue
             assert isinstance(message, GetChunk)
             for _ in range(LIES_PER_REQUEST):
                 lie = mutated(self._rng, self._truth(message.digest), self._truth(message.digest))
                 await self._socket.send_multipart([route, *(lie or [b""])])
                 self.told += 1
+
+    async def _claim(self, route: bytes, asked: GetNews) -> None:
+        """Say that everything is here, so as to be asked; before that, something mutated."""
+        everything = (1 << len(self._places)) - 1
+        news = News(asked.root, everything.to_bytes(-(-len(self._places) // 8), "little"))
+        parts = encode(LINK, (news, {}))
+        for told in (mutated(self._rng, parts, parts) or [b""], parts):
+            await self._socket.send_multipart([route, *told])
+            self.told += 1
 
     def _truth(self, digest: str) -> Parts:
         place = self._places[digest]
