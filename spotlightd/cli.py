@@ -59,6 +59,24 @@ def run(
     raise typer.Exit(daemon.run(settings, origins))
 
 
+@app.command("check", epilog="Example: spotlightd check configs/qwen-image-ocr.toml --gpu h200")
+def plan(
+    config: Annotated[Path, typer.Argument(help="TOML file.")],
+    set_: Sets = None,
+    gpu: Annotated[str, typer.Option(help="h200, h100, a100, l40s or 4090.")] = "h200",
+    reserved_gpus: Annotated[
+        int | None, typer.Option(min=1, help="Default: as many as training needs.")
+    ] = None,
+    spot_gpus: Annotated[int, typer.Option(min=0)] = 8,
+) -> None:
+    """Say what a run would need: GPUs, memory, time and money, and on which assumptions."""
+    settings, origins = _load(config, set_, None)
+    from spotlightd.sizing.check import check_run
+
+    for line in check_run(settings, origins, gpu, reserved_gpus, spot_gpus):
+        print(line)
+
+
 @config_app.command("check", epilog="Example: spotlightd config check --config spotlight.toml")
 def check(config: File = None, set_: Sets = None, state_dir: StateDir = None) -> None:
     """Say whether `run` would accept this configuration (exit code 78 if not)."""

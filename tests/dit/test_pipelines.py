@@ -179,3 +179,34 @@ def test_the_exported_adapter_reproduces_our_images_in_a_plain_pipeline(folders,
     pipe.load_lora_weights(tmp_path)
     theirs = call(pipe, name, initial_latents(model, name), GUIDED[name], output="np")
     np.testing.assert_allclose(model.pixels(latents, HEIGHT, WIDTH), theirs, atol=1e-4)
+
+
+UNREAD = {
+    # Nobody reads the text after the last block.
+    "sd3": ("transformer_blocks.1.attn.add_q_proj",),
+    "qwen_image": ("transformer_blocks.1.txt_mlp", "transformer_blocks.1.attn.to_add_out",
+                   "transformer_blocks.1.attn.add_q_proj"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(GUIDED))
+def test_every_adapter_layer_gets_a_gradient(folders, name):
+    """An adapter that binds to nothing leaves the reward flat, and looks like stale weights."""
+    model = load_model(folders(name))
+    attach_lora(model, 2, 4.0)
+    parameters = adapter_parameters(model)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    settings = settings_of(model, name, GUIDED[name])
+    prompts = model.encode_prompts(PROMPTS)
+    velocity = model.velocity(
+        initial_latents(model, name), torch.tensor([0.9, 0.3]), prompts, settings
+    )
+    assert velocity.dtype == torch.float32
+    velocity.square().mean().backward()
+    flat = {key for key, p in parameters.items() if p.grad is None or not p.grad.any()}
+    assert {key for key in flat if not key.startswith(UNREAD.get(name, ("-",)))} == set()
+    targets = {t for t in model.lora_targets if any(f".{t}." in f".{key}" for key in parameters)}
+    assert targets == set(model.lora_targets)

@@ -1,0 +1,1 @@
+"""What a run will need before anything is started: GPUs, memory, time and money. No torch."""
