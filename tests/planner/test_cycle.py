@@ -13,6 +13,7 @@ from spotlightd.planner.decisions import (
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
+from spotlightd.wire.sampling import AVERAGES_FROM
 from spotlightd.wire.training import Damaged, Trained
 
 FLAGS = {
@@ -183,3 +184,14 @@ def test_damage_that_nobody_can_place_changes_nothing():
     assert cycle.damaged(Damaged(0, ("unknown",), "?")) == []
     assert cycle.damaged(Damaged(7, tuple(results)[:1], "?")) == []
     assert (cycle.results, cycle.state.phase) == (results, "train")
+
+
+def test_where_the_weights_are_averaged_the_average_is_evaluated_and_nothing_else():
+    for decay, number in (("0.0", 0), ("0.9", AVERAGES_FROM)):
+        cycle = make_cycle(**{"trainer.ema_decay": decay})
+        (evaluate,) = of(cycle.trainer_ready(0), AddRequests)
+        assert {r.policy_version for r in evaluate.requests} == {number}
+        for request in evaluate.requests:
+            decisions = commit(cycle, request)
+        (rollouts,) = of(decisions, AddRequests)
+        assert {(r.kind, r.policy_version) for r in rollouts.requests} == {("rollout", 0)}
