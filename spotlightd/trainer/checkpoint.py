@@ -64,7 +64,7 @@ def save_checkpoint(root: Path, version: int, policy: Policy, keep: int) -> None
         if ranks.leads:
             shutil.rmtree(temporary, ignore_errors=True)
             _make(temporary)
-        ranks.share()
+        ranks.wait()
         writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
         _write(_tensors(policy, moments), writer, ranks.count == 1, temporary)
         if ranks.leads:
@@ -80,7 +80,7 @@ def save_checkpoint(root: Path, version: int, policy: Policy, keep: int) -> None
         sync_folders([root])
         for old in sorted(_versions(root))[:-keep]:
             shutil.rmtree(root / str(old), ignore_errors=True)
-    ranks.share()
+    ranks.wait()
 
 
 def load_checkpoint(root: Path, version: int, policy: Policy) -> int:

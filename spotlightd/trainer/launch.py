@@ -11,7 +11,7 @@ from spotlightd.errors import ExitCode
 
 
 def launch(settings_file: Path, ranks: int) -> int:
-    """Run the trainer on `ranks` processes of this node; return the first failed one's exit code.
+    """Run the trainer on `ranks` processes of this node; return the exit code of what failed.
 
     When one rank ends badly, torch.distributed.run ends the others. It starts none again: the
     daemon does, from the newest version.
@@ -23,7 +23,10 @@ def launch(settings_file: Path, ranks: int) -> int:
     try:
         torchrun.main([*arguments, *module])
     except ChildFailedError as error:
-        return error.get_first_failure()[1].exitcode
+        codes = {failure.exitcode for failure in error.failures.values()}
+        # Ranks that lose their peer fail, too, and may be seen first.
+        explained = codes & {ExitCode.INPUT, ExitCode.TRY_AGAIN}
+        return min(explained or {error.get_first_failure()[1].exitcode})
     except SignalException:
         return ExitCode.OK
     return ExitCode.OK

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from spotlightd.dit.denoise import coefficients, denoise_step
-from spotlightd.dit.models import DiffusionModel
 from spotlightd.dit.noise import Stream, standard_normal
 from spotlightd.dit.sampler import Sampler
 from spotlightd.sections import TrainerSection
@@ -57,21 +56,25 @@ class Objective(Protocol):
 
 
 class PolicyGradient:
-    """`flow_grpo`, `grpo_guard` and `flow_dppo`."""
+    """`flow_grpo`, `grpo_guard` and `flow_dppo`.
 
-    def __init__(self, model: DiffusionModel, section: TrainerSection, clip_range: float) -> None:
+    Args:
+        sampler: whose model is called, and whose cache of prompts is used.
+    """
+
+    def __init__(self, sampler: Sampler, section: TrainerSection, clip_range: float) -> None:
         self.keeps_old = section.objective in ("grpo_guard", "flow_dppo")
-        self._model = model
+        self._model = sampler.model
+        self._prompts = sampler.prompt_embeds
         self._section = section
         self._clip_range = clip_range
-        self._prompts = Sampler(model)
 
     def predict(self, batch: WindowBatch, pairs: MicroBatch) -> Prediction:
         settings, device = batch.settings, self._model.device
         rows, position = pairs.rows, pairs.position
         latents = batch.latents_NWLD[rows, position].to(device)
         sigma = batch.sigma_NW[rows, position]
-        prompts = self._prompts.prompt_embeds([batch.prompts[row] for row in rows.tolist()])
+        prompts = self._prompts([batch.prompts[row] for row in rows.tolist()])
         velocity = self._model.velocity(latents, sigma.to(device), prompts, settings)
         step = denoise_step(
             settings.sde_form,
@@ -130,12 +133,12 @@ class Nft:
     keeps_old = True
 
     def __init__(
-        self, model: DiffusionModel, section: TrainerSection, batch: WindowBatch, seed: int
+        self, sampler: Sampler, section: TrainerSection, batch: WindowBatch, seed: int
     ) -> None:
-        self._model = model
+        self._model = sampler.model
+        self._prompts = sampler.prompt_embeds
         self._clip = section.advantage_clip
         self._beta = section.nft_beta or NFT_BETA
-        self._prompts = Sampler(model)
         draw = torch.Generator().manual_seed(seed)
         levels = torch.tensor(batch.settings.sigmas[:-1], dtype=torch.float32)
         picks = torch.rand(len(batch), len(levels), generator=draw).argsort(dim=1)
@@ -156,7 +159,7 @@ class Nft:
 
     def predict(self, batch: WindowBatch, pairs: MicroBatch) -> Prediction:
         noisy, _, sigma = self._noisy(batch, pairs)
-        prompts = self._prompts.prompt_embeds([batch.prompts[row] for row in pairs.rows.tolist()])
+        prompts = self._prompts([batch.prompts[row] for row in pairs.rows.tolist()])
         velocity = self._model.velocity(noisy, sigma, prompts, batch.settings)
         return Prediction(velocity, torch.zeros_like(sigma)[:, None, None], None)
 

@@ -9,6 +9,7 @@ import torch
 
 from spotlightd.dit.lora import adapter_disabled, policy_parameters
 from spotlightd.dit.models import DiffusionModel
+from spotlightd.dit.sampler import Sampler
 from spotlightd.sections import TrainerSection
 from spotlightd.trainer.ema import Ema
 from spotlightd.trainer.ranks import Ranks
@@ -36,6 +37,8 @@ class Policy:
         compute_dtype: torch.dtype | None = None,
     ) -> None:
         self.model = model
+        self.sampler = Sampler(model)
+        """Keeps the prompts' embeddings from one update to the next."""
         self.section = section
         self.clip_range = clip_range
         self.ranks = ranks or Ranks()

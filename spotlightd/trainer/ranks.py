@@ -44,6 +44,10 @@ class Ranks:
         dist.broadcast(content, 0)
         return content.numpy().tobytes()
 
+    def wait(self) -> None:
+        """Return when every rank is here."""
+        self.share()
+
     def collect(self, data: bytes) -> list[bytes]:
         """Return every rank's bytes, in order, on every rank; all of equal length."""
         if self.count == 1:

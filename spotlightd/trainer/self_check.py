@@ -159,7 +159,7 @@ def _ratio(crew: Crew, request: Request) -> Finding:
         while not running[0].done:
             sampler.advance(running)
     batch = _batch_of(trajectories)
-    window = PolicyGradient(crew.model, crew.policy.section, crew.policy.clip_range)
+    window = PolicyGradient(sampler, crew.policy.section, crew.policy.clip_range)
     check = RatioCheck(batch)
     with torch.no_grad():
         for pairs in deal(torch.arange(len(batch)), batch.window, len(batch), 0, 1):

@@ -59,10 +59,10 @@ class _Update:
             for part in order.chunk(section.optimizer_steps)
             if len(part)
         ]
-        self._window = PolicyGradient(policy.model, section, policy.clip_range)
+        self._window = PolicyGradient(policy.sampler, section, policy.clip_range)
         self._objective: Objective = self._window
         if section.objective == "nft":
-            self._objective = Nft(policy.model, section, batch, seed)
+            self._objective = Nft(policy.sampler, section, batch, seed)
         self._check = RatioCheck(batch)
         self._old: dict[int, list[Tensor]] = {}
         """By optimizer step: the old policy's value of each micro-batch."""

@@ -10,6 +10,7 @@ from spotlightd.dit.lora import (
     adapter_parameters,
     attach_lora,
     bind_adapter,
+    policy_parameters,
     read_adapter,
 )
 from spotlightd.dit.models import load_model
@@ -142,6 +143,18 @@ def test_an_adapter_of_another_rank_is_refused(adapted, model_dir):
     tensors = dict(adapter_parameters(other))
     with pytest.raises(InputError, match="lora_rank must be the same"):
         bind_adapter(adapted, tensors, "wide.safetensors")
+
+
+def test_without_an_adapter_the_policy_is_every_weight(model_dir, tmp_path):
+    trained, worker = load_model(model_dir), load_model(model_dir)
+    with torch.no_grad():
+        for parameter in policy_parameters(trained).values():
+            parameter.mul_(1.25)
+    path = tmp_path / "policy.safetensors"
+    path.write_bytes(adapter_bytes(trained))
+    bound = bind_adapter(worker, read_adapter(path), "policy")
+    assert bound == len(list(worker.transformer.parameters()))
+    assert adapter_bytes(worker) == adapter_bytes(trained)
 
 
 def test_an_adapter_keeps_small_updates_on_a_narrow_model():

@@ -13,6 +13,7 @@ from spotlightd.planner.decisions import (
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
+from spotlightd.wire.sampling import AVERAGES_FROM
 from spotlightd.wire.training import Damaged, Trained
 
 FLAGS = {
@@ -194,3 +195,14 @@ def test_a_mix_trains_on_rewards_normalised_within_the_group():
     # The two that differ count alike, though one is a hundred times smaller; the third not at all.
     assert rewards == pytest.approx([-2.42, 0.0, 2.42], abs=0.01)
     assert make_cycle().plan.train_rewards(rows) == [0.0, 0.5, 1.0]
+
+
+def test_where_the_weights_are_averaged_the_average_is_evaluated_and_nothing_else():
+    for decay, number in (("0.0", 0), ("0.9", AVERAGES_FROM)):
+        cycle = make_cycle(**{"trainer.ema_decay": decay})
+        (evaluate,) = of(cycle.trainer_ready(0), AddRequests)
+        assert {r.policy_version for r in evaluate.requests} == {number}
+        for request in evaluate.requests:
+            decisions = commit(cycle, request)
+        (rollouts,) = of(decisions, AddRequests)
+        assert {(r.kind, r.policy_version) for r in rollouts.requests} == {("rollout", 0)}

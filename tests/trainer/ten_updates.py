@@ -57,7 +57,7 @@ def run(folder: Path, name: str, updates: int) -> None:
     if actions.policy.ema is not None:
         averages = whole_tensors(actions.policy.ema.averages)
         weights |= {f"average.{k}": t for k, t in averages.items()}
-    ranks.share()
+    ranks.wait()
     if ranks.leads:
         save_file(weights, folder / f"{name}.safetensors")
         found = {"begun": begun, "ranks": ranks.count, "metrics": metrics}

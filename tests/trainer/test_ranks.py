@@ -34,12 +34,14 @@ FULL = {
     "trainer.learning_rate": "1e-5",
     "trainer.activation_checkpointing": "true",
 }
+BF16 = {"trainer.dtype": "bfloat16"}
 RUNS = {
     "lora": {},
     "full": FULL,
     "killed": {},
     "resharded": {},
-    "half": FULL | {"trainer.dtype": "bfloat16"},
+    "half": FULL | BF16,
+    "mixed": BF16,
 }
 
 
@@ -81,7 +83,7 @@ def runs(tmp_path_factory) -> tuple[Path, Path]:
             shutil.copytree(one / "state-lora" / ten, one_or_two / "state-resharded" / ten)
     ten_updates.run(one, "resharded", 11)
     (two / "killed.kill").touch()
-    names = ("killed:6", "lora:10", "full:10", "half:2", "resharded:11")
+    names = ("killed:6", "lora:10", "full:10", "half:2", "mixed:2", "resharded:11")
     launched = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
          "--max-restarts", "1", str(SCRIPT), str(two), *names],
@@ -125,6 +127,15 @@ def test_full_training_in_bf16_keeps_fp32_masters_and_publishes_what_workers_hol
     for name, tensor in published.items():
         assert weights[name].dtype == torch.float32 and tensor.dtype == torch.bfloat16
         assert torch.equal(tensor, weights[name].bfloat16())
+
+
+def test_an_adapter_on_a_bf16_model_is_sharded_in_fp32(runs):
+    _, two = runs
+    found, weights = outcome(two, "mixed")
+    assert all(m["skipped_steps"] == 0 for m in found["metrics"])
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    published = load_file(two / "state-mixed/weights/2/adapter.safetensors")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in published.items())
 
 
 def test_a_checkpoint_of_two_ranks_is_read_by_one_and_the_other_way(runs, tmp_path):

@@ -151,10 +151,22 @@ def test_tiny_clip_ranges_with_guidance_are_said(started):
     assert "this range clips noise" in finding.text
 
 
-def test_ranks_bring_their_differences_together(rolled):
+def test_ranks_bring_what_they_saw_together(rolled):
+    """Each rank judges its own trajectories; a pair that two ranks repeat counts once."""
     batch = rolled.batch(REWARDS)
-    check = RatioCheck(batch)
-    check._difference_NW[:] = 0.5
-    check._noise_NE[:] = torch.arange(3.0)[:, None]
-    check.complete(Ranks())
-    assert check.mean() == 0.5
+    checks = [RatioCheck(batch), RatioCheck(batch)]
+    for check, rows, difference in ((checks[0], [0, 1], 0.2), (checks[1], [1, 2], 0.2)):
+        check._difference_NW[rows] = difference
+        check._noise_NE[rows] = torch.tensor(rows, dtype=torch.float32)[:, None]
+    checks[1]._difference_NW[2] = 0.8
+    other = [checks[1]._difference_NW, checks[1]._noise_NE]
+    sums = [t for v in other for t in ((~v.isnan()).float(), v.nan_to_num(0.0))]
+
+    class Two(Ranks):
+        def total(self, values: torch.Tensor) -> torch.Tensor:
+            return values + sums.pop(0)
+
+    checks[0].complete(Two())
+    assert checks[0].mean() == pytest.approx(0.4)
+    assert checks[0]._noise_NE[:, 0].tolist() == [0.0, 1.0, 2.0]
+    assert checks[0].by_producer()[0].max_abs_difference == pytest.approx(0.8)

@@ -44,7 +44,7 @@ def test_an_update_moves_the_policy_towards_rewarded_trajectories(rolled):
     batch = rolled.batch(REWARDS)
     for _ in range(3):
         train_on(rolled.policy, batch, seed=1, progress=quiet)
-    window = PolicyGradient(rolled.policy.model, rolled.policy.section, 1.0)
+    window = PolicyGradient(rolled.policy.sampler, rolled.policy.section, 1.0)
     with torch.no_grad():
         gains = [
             window.predict(batch, pairs).log_prob - batch.old_log_prob_NW[:, pairs.position]
