@@ -36,7 +36,7 @@ async def ready(daemon, policy, state_dir, workers, speeds):
     agent = await daemon.start_agent(
         f"--workers={workers}", "--max-batch=2", f"--state-dir={state_dir}"
     )
-    await daemon.until(lambda: daemon.all(m.Give), agent)
+    await daemon.until(lambda: daemon.all(m.Give), agent, 120.0)
     return agent
 
 
@@ -64,6 +64,7 @@ def check(policy, daemon, requests, results):
         same_as_alone(policy, daemon.frames(result)["trajectory"], request)
 
 
+@pytest.mark.timeout(240)
 def test_a_last_image_is_shared_by_all_workers(play, policy, make_request, tmp_path):
     request = make_request(1, steps=LONG)
 
@@ -97,7 +98,7 @@ def bench(monkeypatch):
 @pytest.mark.timeout(240)
 def test_deaths_and_freezes_cost_a_step_each_and_nobody_else_a_restart(bench, policy):
     """Three workers share an image; the leader is killed, then a follower stops answering."""
-    requests = [bench.make_request(seed, LONG) for seed in (1, 2)]
+    requests = [bench.make_request(seed, 100) for seed in (1, 2)]
     everybody, timeout_s = (0, 1, 2), 2.0
 
     def view(vm):
@@ -110,34 +111,32 @@ def test_deaths_and_freezes_cost_a_step_each_and_nobody_else_a_restart(bench, po
         began = time.monotonic()
         await vm.until(lambda: vm.first(w.Boundary, began))
 
-    async def share(vm):
-        vm.rearrange(Arrangement(everybody, tuple(r.request_id for r in requests)))
+    async def share(vm, request):
+        vm.grant([request])
+        vm.rearrange(Arrangement(everybody, (request.request_id,)))
         await until_sharing(vm, everybody)
 
     async def script():
         async with bench.Vm(3, timeout_s) as vm:
             pids = [slot.child.process.pid for slot in vm.workers.slots]
-            vm.grant(requests)
-            await share(vm)
+            await share(vm, requests[0])
             # Words of an old generation are refused by a worker, too.
-            old = w.Part(view(vm).generation - 1)
-            vm.workers.slots[0].send(old)
+            vm.workers.slots[0].send(w.Part(view(vm).generation - 1))
             vm.kill(0)
             await until_sharing(vm, (1, 2))
-            await vm.until(vm.all_ready)
-            await share(vm)
+            await vm.until(lambda: len(vm.frames) == 1 and vm.all_ready())
+            await share(vm, requests[1])  # with the replacement
             vm.kill(2, signal.SIGSTOP)
             began = time.monotonic()
             await until_sharing(vm, (0, 1))
             assert time.monotonic() - began < timeout_s + 5
             await vm.until(lambda: len(vm.frames) == 2)
-            now = [slot.child.process.pid for slot in vm.workers.slots if slot.child is not None]
-            assert pids[1] in now and pids[0] not in now
+            assert vm.workers.slots[1].child.process.pid == pids[1]
             return vm
 
     vm = asyncio.run(script())
     assert not [message for message in vm.committed if isinstance(message, m.HandBack)]
     steps = sum(e.message.denoise_steps for e in vm.events if isinstance(e.message, w.Boundary))
-    assert 0 <= steps - 2 * LONG <= 2 * len(requests), "one step of each image for each failure"
+    assert 0 <= steps - 200 <= 2, "one step for each failure, at most"
     for request in requests:
         same_as_alone(policy, vm.frames[request.request_id], request)
