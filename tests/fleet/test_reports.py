@@ -1,9 +1,9 @@
 """What the daemon notices in reports, beyond taking them to the disk."""
 
-from spotlightd.config import RewardsSection
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.reports import Reports
 from spotlightd.fleet.scheduler import Scheduler
+from spotlightd.sections import RewardsSection
 from spotlightd.wire.messages import Result
 
 
