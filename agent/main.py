@@ -125,7 +125,6 @@ class Agent:
         self._spawn(self._tick())
         leave = await self._ending
         if self._beating is not None:
-            # A beat after goodbye would look like an agent that wants to come back.
             self._beating.cancel()
         logger.info("leaving: %s; denoising steps done: %d", leave.reason, self._steps_done())
         if self._work is not None:
@@ -238,6 +237,9 @@ class Agent:
     # --- weights ------------------------------------------------------------------------------
 
     def _weights_ready(self, manifest: ww.Manifest, folder: Path) -> None:
+        if self._ending.done():
+            # It has said goodbye, or is about to: a beat would look as if it wanted to come back.
+            return
         # Others hear at once that it is here.
         self._link.send(self._beat())
         if manifest.kind == "base":
