@@ -69,7 +69,7 @@ class TinyModel:
     def __init__(self, kind: str, transformer: torch.nn.Module) -> None:
         self.kind, self.transformer = kind, transformer
 
-    def latent_shape(self, height: int, width: int) -> tuple[int, int]:
+    def latent_shape(self, height: int, width: int, num_frames: int = 1) -> tuple[int, int]:
         return (height // 16) * (width // 16), 64
 
     def encode_prompts(self, prompts: list[str]) -> PromptEmbeds:
