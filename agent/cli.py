@@ -75,7 +75,7 @@ def join(
     weights_dir: WeightsDir = None,
     weights_budget: WeightsBudget = None,
     zone: Zone = "",
-    max_sp_degree: SpDegree = 8,
+    max_sp_degree: SpDegree = 1,
     json_logs: JsonLogs = False,
 ) -> None:
     """Enrol with a token made by `spotlightctl token create`, then work until told to leave."""
@@ -115,7 +115,7 @@ def run(
     weights_dir: WeightsDir = None,
     weights_budget: WeightsBudget = None,
     zone: Zone = "",
-    max_sp_degree: SpDegree = 8,
+    max_sp_degree: SpDegree = 1,
     json_logs: JsonLogs = False,
 ) -> None:
     """Work again with the key of an earlier join; needs no token."""

@@ -29,5 +29,5 @@ class AgentSettings:
     """Bytes that they may take; None: all that is free but a margin."""
     zone: str = ""
     """Weights come from peers in the same zone first."""
-    max_sp_degree: int = 8
+    max_sp_degree: int = 1
     """Workers that may share one image in the last wave of a phase; 1: none ever do."""

@@ -34,7 +34,7 @@ async def ready(daemon, policy, state_dir, workers, speeds):
     (state_dir / "speeds.json").write_text(json.dumps(known))
     daemon.publish(0, policy[1])
     agent = await daemon.start_agent(
-        f"--workers={workers}", "--max-batch=2", f"--state-dir={state_dir}"
+        f"--workers={workers}", "--max-batch=2", f"--state-dir={state_dir}", "--max-sp-degree=8"
     )
     await daemon.until(lambda: daemon.all(m.Give), agent, 120.0)
     return agent

@@ -187,7 +187,7 @@ def test_sigkill_leaves_no_child_behind(play, policy, make_request):
         daemon.grant(make_request(1, steps=LONG), make_request(2, steps=LONG))
         await daemon.until(lambda: daemon.all(m.Progress), agent)
         children = agent.children()
-        assert len(children) == 4, "two workers, the scorer, and the store where workers meet"
+        assert len(children) == 3, "two workers and the scorer"
         agent.process.kill()
         assert await agent.exit_code() == -signal.SIGKILL
         assert not psutil.wait_procs(children, timeout=5)[1]
