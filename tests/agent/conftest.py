@@ -132,6 +132,15 @@ class ScriptedDaemon:
             gone.cancel()
         return found
 
+    async def farewell(self, agent: AgentProcess, timeout_s: float = 10.0) -> int:
+        """Wait for an agent's end and for its Goodbye, its last word; return its exit code."""
+        code = await agent.exit_code()
+        async with asyncio.timeout(timeout_s):
+            while not isinstance(self.heard[-1][0], m.Goodbye):
+                self._news.clear()
+                await self._news.wait()
+        return code
+
     def all(self, kind: type[Found], after: int = 0) -> list[Found]:
         return [message for message, _ in self.heard[after:] if isinstance(message, kind)]
 

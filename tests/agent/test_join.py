@@ -41,8 +41,7 @@ def test_a_join_keeps_a_key_with_which_it_comes_back(play, tmp_path):
         assert (hello.name, hello.role, hello.workers, hello.held) == ("vm-1", "agent", 2, ())
         await daemon.until(lambda: daemon.all(m.Heartbeat), agent)
         daemon.send(m.Drain(5.0, "enough", run_finished=True))
-        assert await agent.exit_code() == ExitCode.OK
-        assert "Goodbye" in type(daemon.heard[-1][0]).__name__
+        assert await daemon.farewell(agent) == ExitCode.OK
         # The token is needed no more.
         daemon.refusal = m.Refused("not_authorised", "the token is used up")
         first, heard = daemon.key, len(daemon.heard)
