@@ -172,7 +172,7 @@ def test_a_daemon_that_acknowledges_nothing_does_not_hold_it_past_the_deadline(
         await daemon.until(lambda: daemon.all(m.Progress), agent)
         began = time.monotonic()
         agent.process.send_signal(signal.SIGTERM)
-        assert await agent.exit_code() == ExitCode.DRAINED
+        assert await daemon.farewell(agent) == ExitCode.DRAINED
         assert time.monotonic() - began < 5
         assert isinstance(goodbye := daemon.heard[-1][0], m.Goodbye)
         assert "deadline" in goodbye.reason
