@@ -44,7 +44,7 @@ PROVIDERS = {
         "/latest/meta-data/spot/instance-action",
         parse.aws_instance_action,
         {},
-        poll_s=5.0,
+        poll_s=2.0,
         token_path="/latest/api/token",
         advice_path="/latest/meta-data/events/recommendations/rebalance",
         is_advice=parse.aws_rebalance,
@@ -76,7 +76,7 @@ PROVIDERS = {
         "/latest/meta-data/instance/spot/termination-time",
         parse.alibaba_termination_time,
         {},
-        poll_s=5.0,
+        poll_s=2.0,
     ),
 }
 
