@@ -38,7 +38,7 @@ evaluate_prompts = 1
 evaluate_seeds = 1
 [planner]
 mode = "off"
-prompts_per_iteration = 64
+prompts_per_iteration = 8
 group_size = 512
 [sampler]
 sde_form = "flow_cps"
