@@ -17,9 +17,9 @@ Times, in ms:
 Every trajectory is then replayed by one process, and must be the same within 1e-5. Steps done more
 than once are counted, and so are descriptors and threads of all workers over --leaks regroups.
 
-Targets (--check), for cores that nobody else uses: planned p95 20 ms, killed p95 200 ms to the first
-step done, stopped p95 the timeout plus 200 ms to the last survivor's entry, one step redone per
-failure, no descriptor or thread more.
+Targets (--check), for cores that nobody else uses: planned p95 20 ms, killed p95 200 ms to the
+first step done, stopped p95 the timeout plus 200 ms to the last survivor's entry, one step redone
+per failure, no descriptor or thread more.
 """
 
 import asyncio
