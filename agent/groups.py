@@ -308,6 +308,9 @@ class Groups:
     def _closed(self, view: View) -> None:
         unplaced = self._work.unplaced()
         requests = [r for r in view.requests if r in unplaced]
+        if view.broken:
+            # Made for workers of which one is gone.
+            self._target = None
         if view.broken and requests and not self._work.pull.draining:
             for request_id in requests:
                 self._kept[request_id].breaks += 1
@@ -332,7 +335,10 @@ class Groups:
         reserved: set[int] = set()
         if self._target is not None:
             reserved = {i for a in self._target for i in a.indexes}
-            if (reserved & self.views.present.keys()) <= set(self.views.free()):
+            free = (reserved & self.views.present.keys()) <= set(self.views.free())
+            # Requests may come from views of other workers, which take longer to part.
+            held = any(self._work.slot_of(r) for a in self._target for r in a.requests)
+            if free and not held:
                 target, self._target, reserved = self._target, None, set()
                 for arrangement in target:
                     unplaced = self._work.unplaced()
