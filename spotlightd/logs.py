@@ -61,6 +61,11 @@ def set_context(**fields: object) -> None:
     _process.update(fields)
 
 
+def clear_context() -> None:
+    """Forget what `set_context` was told."""
+    _process.clear()
+
+
 def configure(
     level: int = logging.INFO, as_json: bool = False, stream: TextIO | None = None
 ) -> None:
@@ -69,7 +74,6 @@ def configure(
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
-    _process.clear()
     # asyncio and aiohttp report at INFO what is of no use to an operator.
     for name in ("asyncio", "aiohttp"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))

@@ -207,8 +207,7 @@ def test_it_is_usable_with_the_keyboard_alone(visit):
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
 def test_it_is_readable(visit, width, scheme):
     page = visit(viewport={"width": width, "height": 900}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -217,5 +216,5 @@ def test_it_is_readable(visit, width, scheme):
     grave = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
     assert grave == [], [(v["id"], v["nodes"][0]["html"]) for v in grave]
     assert len(found["passes"]) > 15
-    if os.environ.get("WRITE_SCREENSHOTS") and (width, scheme) in ((400, "dark"), (1400, "light")):
+    if os.environ.get("WRITE_SCREENSHOTS"):
         page.screenshot(path=DOCS / f"dashboard-{width}.png", full_page=True)
