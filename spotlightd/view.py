@@ -275,7 +275,7 @@ class DaemonView:
         recent = self._history.recent(FIGURES_OF)
         figures = {name: value for row in recent for name, value in row.items()}
         extra = Extra(
-            self._fleet.commits,
+            self._fleet.reports.commits,
             self._fleet.notices_seen,
             figures,
             self._fleet.weights.bytes_served(),
@@ -304,7 +304,8 @@ class DaemonView:
         if state == "stopped":
             self._conductor.end()
         else:
-            self._fleet.pause(state == "paused")
+            self._fleet.paused = state == "paused"
+            self._fleet.dispatch_soon()
 
     def close(self) -> None:
         self._history.close()

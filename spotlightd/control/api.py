@@ -62,8 +62,6 @@ class Status(Answer, frozen=True):
     pid: int
     uptime_s: float
     run: str
-    run_state: str
-    """running, paused, done, or stopped."""
     phase: str
     iteration: int
     """The one in progress, from 0; equals `iterations` when the run is done."""
@@ -80,6 +78,8 @@ class Status(Answer, frozen=True):
     gpu_seconds: dict[str, float]
     """By class: useful, wasted, loading, idle. The sum is the time held."""
     cost: Cost
+    run_state: str = "running"
+    """running, paused, done, or stopped."""
     train_reward: str = ""
     """Name of the reward that trains."""
     last_event: int = 0

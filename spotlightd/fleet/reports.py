@@ -63,7 +63,6 @@ class Reports:
         rewards: RewardsSection,
         port: Port,
         listener: Listener,
-        commits: Latency | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._ledger = ledger
@@ -71,7 +70,8 @@ class Reports:
         self._rewards = rewards
         self._port = port
         self._listener = listener
-        self._commits = commits or Latency()
+        self.commits = Latency()
+        """From a result's arrival to its being durable."""
         self._scorers: dict[str, str] = {}
         """Scorer version by agent, as last reported."""
 
@@ -155,7 +155,7 @@ class Reports:
             text = f"result of {request_id} is not committed: {error}"
             self._port.event("error", "store", text, request_id=request_id, agent_id=agent_id)
             return
-        self._commits.observe(time.monotonic() - began)
+        self.commits.observe(time.monotonic() - began)
         self._port.stop_holders(self._scheduler.settled(request_id))
         self._port.ack(agent_id, request_id, message.fence, "result", outcome)
         if outcome == "committed":

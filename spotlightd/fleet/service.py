@@ -19,7 +19,6 @@ from spotlightd.fleet.auth import AllowList
 from spotlightd.fleet.enrolment import skew
 from spotlightd.fleet.entries import Entry, Granted
 from spotlightd.fleet.events import EventLog
-from spotlightd.fleet.latency import Latency
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.link import Link
 from spotlightd.fleet.membership import Change, Member, Membership
@@ -66,7 +65,6 @@ class FleetService:
         self.train_fraction = 0.0
         self.paused = False
         """Nothing new is leased; what is leased is finished."""
-        self.commits = Latency()
         self.notices_seen: Counter[str] = Counter()
         """Preemption notices by source, since the daemon's start."""
         self._store = store
@@ -80,9 +78,7 @@ class FleetService:
         self._trainer_busy_s = self._trainer_loading_s = 0.0
         self._trainer_started: float | None = None
         """When its process was started, while it loads."""
-        self._reports = Reports(
-            scheduler, ledger, store, config.rewards, self, listener, self.commits
-        )
+        self.reports = Reports(scheduler, ledger, store, config.rewards, self, listener)
 
     # --- what the link brings -----------------------------------------------------------------
 
@@ -111,13 +107,13 @@ class FleetService:
                 self.scheduler.give(agent_id, message.credit, message.versions)
                 self.dispatch_soon()
             case m.Progress():
-                self._reports.progress(agent_id, message, frames, now)
+                self.reports.progress(agent_id, message, frames, now)
             case m.Result():
-                self._reports.result(agent_id, message, frames)
+                self.reports.result(agent_id, message, frames)
             case m.Failed():
-                self._reports.failed(agent_id, message)
+                self.reports.failed(agent_id, message)
             case m.HandBack():
-                self._reports.hand_back(agent_id, message)
+                self.reports.hand_back(agent_id, message)
             case m.Notice():
                 self._notice(agent_id, message)
             case m.Goodbye():
@@ -263,11 +259,6 @@ class FleetService:
         self._leave(agent_id, why, lost=True)
 
     # --- work ---------------------------------------------------------------------------------
-
-    def pause(self, paused: bool) -> None:
-        """Lease nothing new from now on, or again."""
-        self.paused = paused
-        self.dispatch_soon()
 
     def dispatch_soon(self) -> None:
         """Deal leases once, after all messages that wait now: then everybody's credit counts."""
