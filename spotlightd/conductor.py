@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from spotlightd import logs
 from spotlightd.config import Config
 from spotlightd.fleet.entries import Entry
 from spotlightd.fleet.service import TRAINER, FleetService
@@ -64,6 +65,8 @@ class Conductor:
     ) -> None:
         self.config = config
         self.finished = asyncio.Event()
+        self.stopped = False
+        """The operator ended the run before its last iteration."""
         self.cycle: Cycle | None = None
         self._store = store
         self._prompts, self._held_out = prompts, held_out
@@ -117,8 +120,16 @@ class Conductor:
             times = self.cycle.state.planner.times
             times.heartbeat(agent_id, denoise_steps - steps, busy_s - seconds)
 
+    def end(self) -> None:
+        """End the run where it is; what was acknowledged is kept, and it can go on later."""
+        self.stopped = True
+        self.finished.set()
+
     def tick(self) -> None:
         """Time passes: agents may have left or joined."""
+        if self.fleet.paused:
+            # Nobody is to be missed meanwhile.
+            return
         if self.cycle is not None and self.cycle.state.phase in ("explore", "train"):
             self._events.put_nowait(lambda cycle: cycle.tick())
 
@@ -182,8 +193,10 @@ class Conductor:
         self.fleet.event("info", "planner", text)
         if self._phase is not None:
             phase, iteration = self._phase
-            self._store.add_metrics(iteration, {f"phase_s.{phase}": ended})
+            figures = {f"phase_s.{phase}": ended, f"phase_began.{phase}": time.time() - ended}
+            self._store.add_metrics(iteration, figures)
         self._phase = (begins.phase, begins.iteration)
+        logs.set_context(iteration=begins.iteration, policy_version=begins.iteration)
         if begins.phase == "rollout":
             self.fleet.scheduler.forget_settled()
             kept = self.config.store.trajectories_kept

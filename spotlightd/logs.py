@@ -12,11 +12,14 @@ import logging
 import re
 import sys
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 FIELDS = ("run", "iteration", "request_id", "agent_id", "policy_version")
 
 HIDDEN = "[hidden]"
+
+_process: dict[str, object] = {}
+"""Fields of every record of this process."""
 
 _TOKEN = re.compile(r"spl1\.[^\s\"']+")
 _NAMED = re.compile(
@@ -30,11 +33,37 @@ _RARE = r"[+=^!*?&<>()\[\]{}@%$#]"
 _KEY = re.compile(rf"(?<!\S)(?=(?:\S*?{_RARE}){{2}}){_Z85}{{40}}(?!\S)")
 
 
+_PASSWORD = re.compile(r"(://[^\s/:@]*:)[^\s/@]+@")
+
+
 def redact(text: str) -> str:
     """Hide join tokens, CURVE keys, and long values that are named as secrets."""
     text = _TOKEN.sub(f"spl1.{HIDDEN}", text)
     text = _NAMED.sub(rf"\g<1>{HIDDEN}", text)
     return _KEY.sub(HIDDEN, text)
+
+
+def redact_values(value: Any) -> Any:
+    """Hide secrets, and passwords in addresses, in plain values such as a configuration's."""
+    match value:
+        case str():
+            return redact(_PASSWORD.sub(rf"\g<1>{HIDDEN}@", value))
+        case list() | tuple():
+            return [redact_values(item) for item in value]
+        case dict():
+            return {key: redact_values(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def set_context(**fields: object) -> None:
+    """Name fields, out of FIELDS, that every record of this process carries from now on."""
+    _process.update(fields)
+
+
+def clear_context() -> None:
+    """Forget what `set_context` was told."""
+    _process.clear()
 
 
 def configure(
@@ -54,7 +83,9 @@ class PlainFormatter(logging.Formatter):
     """One line per record; a trace, if there is one, follows it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        context = "".join(f" {name}={value}" for name, value in _context(record).items())
+        # What all records share would only make lines long for people.
+        own = {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
+        context = "".join(f" {name}={value}" for name, value in own.items())
         line = (
             f"{_time(record)} {record.levelname:<7} {_component(record):<10} "
             f"{_one_line(record.getMessage())}{context}"
@@ -94,7 +125,8 @@ def _component(record: logging.LogRecord) -> str:
 
 
 def _context(record: logging.LogRecord) -> dict[str, object]:
-    return {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
+    given = _process | record.__dict__
+    return {name: given[name] for name in FIELDS if name in given}
 
 
 def _one_line(text: str) -> str:

@@ -6,7 +6,9 @@
                               Conductor -> Cycle             (decides the iterations)
                                  |
     trainer child ==CURVE==  TrainerChild                    (same link, role "trainer")
-    spotlightctl ==Unix socket== ControlServer -> DaemonView
+    spotlightctl ==Unix socket== ControlServer -> DaemonView, Answers
+    browser ==loopback, reading== ControlServer
+    TensorBoard and others <- TrackerChild <- Store          (a process of its own)
 
 One asyncio loop, no torch. The only backward edge is the policy version: trained by the trainer,
 published to the fleet, carried by every request.
@@ -20,10 +22,12 @@ from pathlib import Path
 
 import msgspec
 
-from spotlightd import notify
+from spotlightd import logs, notify
 from spotlightd.conductor import Conductor
 from spotlightd.config import Config, Origins
+from spotlightd.control.run_view import Answers
 from spotlightd.control.server import ControlServer
+from spotlightd.dismissal import Dismissal
 from spotlightd.errors import ExitCode
 from spotlightd.fleet.auth import AllowList, Peer, load_or_make_keys
 from spotlightd.fleet.enrolment import Enrolment
@@ -37,6 +41,8 @@ from spotlightd.models import resolve_model_dir
 from spotlightd.prompts import load_prompts
 from spotlightd.rewards import check_options, needs_of
 from spotlightd.store.store import Store
+from spotlightd.telemetry.child import TrackerChild
+from spotlightd.telemetry.usage import UsageRecorder
 from spotlightd.trainer.settings import TrainerSettings
 from spotlightd.trainer_child import TrainerChild
 from spotlightd.view import DaemonView
@@ -57,10 +63,11 @@ def run(config: Config, origins: Origins) -> int:
 
     Raises SpotlightError for bad input, a taken state directory, socket or port.
     """
-    return asyncio.run(_run(config))
+    return asyncio.run(_run(config, origins))
 
 
-async def _run(config: Config) -> int:
+async def _run(config: Config, origins: Origins) -> int:
+    logs.set_context(run=config.run.name)
     model_dir = resolve_model_dir(config.run.model)
     rewards = config.rewards
     check_options(rewards.names, rewards.options())
@@ -73,7 +80,8 @@ async def _run(config: Config) -> int:
         await asyncio.wrap_future(
             store.begin_run(config.run.name, msgspec.json.encode(config).decode())
         )
-        daemon = Daemon(config, store, model_dir, Conductor(config, store, prompts, held_out))
+        conductor = Conductor(config, store, prompts, held_out)
+        daemon = Daemon(config, origins, store, model_dir, conductor)
         return await daemon.run()
     finally:
         if daemon is not None:
@@ -84,7 +92,14 @@ async def _run(config: Config) -> int:
 class Daemon:
     """All parts of one daemon process, in the order in which they start."""
 
-    def __init__(self, config: Config, store: Store, model_dir: Path, conductor: Conductor) -> None:
+    def __init__(
+        self,
+        config: Config,
+        origins: Origins,
+        store: Store,
+        model_dir: Path,
+        conductor: Conductor,
+    ) -> None:
         state_dir = Path(config.store.state_dir)
         run_state = store.run()
         assert run_state is not None
@@ -132,16 +147,32 @@ class Daemon:
         self.trainer = TrainerChild(
             state_dir / "trainer.json", self._trainer_settings, self.fleet.trainer_ended
         )
-        view = DaemonView(
+        self.fleet.paused = run_state.state == "paused"
+        self.view = DaemonView(
             store,
             self.fleet,
             conductor,
             self.enrolment,
+            Dismissal(store, allowed, self.fleet),
             lambda: f"{config.link.host}:{self.link.enrol_port}",
             self._keys.public,
             self._stop.set,
+            origins,
         )
-        self.control = ControlServer(view, Path(config.control.socket), config.control.group)
+        section = config.control
+        self.control = ControlServer(
+            self.view,
+            Answers(state_dir),
+            Path(section.socket),
+            section.group,
+            section.dashboard_port if section.dashboard else None,
+        )
+        self._usage = UsageRecorder(store, self.fleet.ledger, self.fleet.members)
+        self._trackers = TrackerChild(
+            state_dir,
+            config.telemetry.trackers,
+            lambda text: self.fleet.event("warning", "telemetry", text),
+        )
 
     async def run(self) -> int:
         """Start everything, then wait for the end of the run, a signal, or the trainer's end."""
@@ -153,11 +184,13 @@ class Daemon:
         self.conductor.resume()
         self.link.start(self.fleet.handle, self.enrolment.enrol)
         await self.control.start()
+        self.view.dashboard = self.control.dashboard
         self.fleet.event(
             "info",
             "fleet",
             f"spotlightd is up (epoch {self.fleet.scheduler.epoch}): enrolment on port "
-            f"{self.link.enrol_port}, control on {self.config.control.socket}",
+            f"{self.link.enrol_port}, control on {self.config.control.socket}, dashboard "
+            f"{self.control.dashboard or 'off'}",
         )
         notify.ready("training")
         return await self._supervise()
@@ -168,6 +201,7 @@ class Daemon:
         listening = asyncio.create_task(self.link.failed(), name="link")
         background = [
             asyncio.create_task(self._tick(), name="tick"),
+            asyncio.create_task(self._trackers.run(), name="trackers"),
             asyncio.create_task(notify.keep_watchdog(self._proof_of_life), name="watchdog"),
         ]
         finished = asyncio.create_task(self.conductor.finished.wait(), name="finished")
@@ -192,12 +226,14 @@ class Daemon:
             for task in (*ends, *background):
                 task.cancel()
             await asyncio.gather(*ends, *background, return_exceptions=True)
+            await self._trackers.stop()
 
     async def _farewell(self) -> None:
         """Send the agents home: the run is finished."""
-        self.fleet.event("info", "planner", "the run is finished")
+        text = "the run is stopped" if self.conductor.stopped else "the run is finished"
+        self.fleet.event("info", "planner", text)
         self.fleet.draining = True
-        self.fleet.broadcast(Drain(FAREWELL_S, "the run is finished", run_finished=True))
+        self.fleet.broadcast(Drain(FAREWELL_S, text, run_finished=True))
         # Each farewell is an event.
         deadline = time.monotonic() + FAREWELL_S
         while self.fleet.agents_present() and (left := deadline - time.monotonic()) > 0:
@@ -206,7 +242,9 @@ class Daemon:
     async def close(self) -> None:
         """Stop listening, finish commits that are under way, keep the accounts."""
         await self.control.close()
+        self.view.close()
         await self.fleet.close()
+        self._usage.write(time.time(), self.fleet.notices)
         await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump(time.time())))
         await self._chunk_server.close()
         await self.link.close()
@@ -215,6 +253,7 @@ class Daemon:
         while True:
             self.fleet.tick()
             self.conductor.tick()
+            self._usage.tick(time.time(), self.fleet.notices)
             self.store.save_accounts(self.fleet.ledger.dump(time.time()))
             await asyncio.sleep(TICK_S)
 

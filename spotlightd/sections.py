@@ -204,6 +204,15 @@ class ControlSection(Section, frozen=True):
     socket: str = "/run/spotlight/control.sock"
     group: str = "spotlight"
     """Unix group that may write, beside root and the daemon's own user."""
+    dashboard: bool = True
+    """Serve the dashboard on the loopback, read-only, to every user of this machine."""
+    dashboard_port: Port = 8470
+    """0, or where it is taken: chosen by the system; `spotlightctl status` shows it."""
+
+
+class TelemetrySection(Section, frozen=True):
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
+    """Where curves and pictures are shown as well, by a process of its own that reads the store."""
 
 
 class LedgerSection(Section, frozen=True):
@@ -225,4 +234,5 @@ class Config(Section, frozen=True):
     weights: WeightsSection = field(default_factory=WeightsSection)
     store: StoreSection = field(default_factory=StoreSection)
     control: ControlSection = field(default_factory=ControlSection)
+    telemetry: TelemetrySection = field(default_factory=TelemetrySection)
     ledger: LedgerSection = field(default_factory=LedgerSection)

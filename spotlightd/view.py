@@ -3,15 +3,38 @@
 import os
 import time
 from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
 
 from spotlightd import __version__
 from spotlightd.conductor import Conductor
-from spotlightd.control import api
+from spotlightd.config import Origins, value_of
+from spotlightd.control import api, views
 from spotlightd.errors import TryAgainError
 from spotlightd.fleet.enrolment import Enrolment
 from spotlightd.fleet.service import FleetService
+from spotlightd.logs import redact_values
+from spotlightd.store.history import History
+from spotlightd.store.rows import RunIntent
 from spotlightd.store.store import Store
+from spotlightd.telemetry.metrics import DaemonCollector, Extra
+from spotlightd.weights.manifest import manifest_digest, total_bytes
 from spotlightd.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
+
+NEWEST_EVALUATIONS = 20
+"""That a status tells of, beside the first."""
+PLANS_SHOWN = 200
+"""Newest iterations whose plans are told."""
+FIGURES_OF = 5
+"""Iterations among which the newest measured ones are looked for."""
+
+
+class Doorkeeper(Protocol):
+    """Who may revoke keys and forget members."""
+
+    def revoke(self, agent_id: str) -> None: ...
+    def forget(self, agent_id: str) -> None: ...
 
 
 class DaemonView:
@@ -23,17 +46,25 @@ class DaemonView:
         fleet: FleetService,
         conductor: Conductor,
         enrolment: Enrolment,
+        door: Doorkeeper,
         enrol_endpoint: Callable[[], str],
         server_key: str,
         stop: Callable[[], None],
+        origins: Origins,
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._conductor = conductor
         self._enrolment = enrolment
+        self._door = door
         self._enrol_endpoint = enrol_endpoint
         self._server_key = server_key
         self._stop = stop
+        self._origins = origins
+        self._history = History(store.state_dir)
+        self._collector = DaemonCollector(self)
+        self.dashboard = ""
+        """Its address; set once it is served."""
         self._began = time.monotonic()
 
     def status(self) -> api.Status:
@@ -53,14 +84,15 @@ class DaemonView:
             pid=os.getpid(),
             uptime_s=time.monotonic() - self._began,
             run=config.run.name,
+            run_state=self._run_state(),
             phase=cycle.state.phase if cycle else "starting",
             iteration=cycle.state.iteration if cycle else 0,
             iterations=config.run.iterations,
             policy_version=self._fleet.weights.current_version or 0,
             reward=self._reward(),
             agents=states,
-            requests=self._store.request_counts(),
-            lost=self._store.count_lost(),
+            requests=self._history.counts(),
+            lost=self._history.lost(),
             gpu_seconds=ledger.totals(now),
             cost=api.Cost(
                 currency=config.ledger.currency,
@@ -68,23 +100,26 @@ class DaemonView:
                 spot=ledger.cost(now, "agent"),
                 all_reserved=ledger.cost_all_reserved(now, config.ledger.reserved_price),
             ),
+            train_reward=config.rewards.train,
+            last_event=self.last_event(),
+            dashboard=self.dashboard,
         )
 
+    def _run_state(self) -> str:
+        if self._conductor.stopped:
+            return "stopped"
+        if self._conductor.finished.is_set():
+            return "done"
+        return "paused" if self._fleet.paused else "running"
+
     def _reward(self) -> api.Reward:
-        train = self._fleet.config.rewards.train
-        metrics = self._store.metrics()
-        controls = [
-            row[f"control.{train}"] for row in metrics.values() if f"control.{train}" in row
-        ]
+        train, history = self._fleet.config.rewards.train, self._history
+        evaluated = history.ends_of(f"held_out.{train}", NEWEST_EVALUATIONS)
         points = tuple(
-            api.HeldOutPoint(
-                policy_version=version,
-                scores={k.removeprefix("held_out."): v for k, v in row.items() if "held_out." in k},
-            )
-            for version, row in metrics.items()
-            if f"held_out.{train}" in row
+            api.HeldOutPoint(policy_version=v, scores=history.figures(v, "held_out."))
+            for v in evaluated
         )
-        return api.Reward(control_mean=controls[-1] if controls else None, held_out=points)
+        return api.Reward(control_mean=history.latest(f"control.{train}"), held_out=points)
 
     def agents(self) -> list[api.AgentRow]:
         now = time.monotonic()
@@ -117,7 +152,7 @@ class DaemonView:
         return [
             api.RunRow(
                 name=run.name,
-                state="done" if self._conductor.finished.is_set() else "running",
+                state=self._run_state(),
                 iteration=run.policy_version,
                 iterations=self._fleet.config.run.iterations,
                 policy_version=run.policy_version,
@@ -145,13 +180,10 @@ class DaemonView:
                         rho_error=belief.error(),
                     )
                 )
+        last = self._history.last_iteration()
         figures = {
-            iteration: {
-                name.removeprefix("planner."): value
-                for name, value in row.items()
-                if name.startswith("planner.")
-            }
-            for iteration, row in self._store.metrics().items()
+            iteration: self._history.figures(iteration, "planner.")
+            for iteration in range(max(last - PLANS_SHOWN + 1, 0), last + 1)
         }
         return api.PlanView(
             mode=config.planner.mode,
@@ -190,11 +222,93 @@ class DaemonView:
             token=token, token_id=token_id, expires_at=expires_at, uses=uses, pool=pool
         )
 
+    def last_event(self) -> int:
+        rows = self._history.read("SELECT COALESCE(MAX(id), 0) FROM event")
+        return int(str(rows[0][0]))
+
+    def weights(self) -> tuple[views.WeightsRow, ...]:
+        desk, members = self._fleet.weights, self._fleet.members
+        rows = []
+        for manifest in desk.published():
+            holders = tuple(
+                agent_id
+                for agent_id, member in members.members.items()
+                if members.present(agent_id) and manifest.version in member.ready_versions
+            )
+            rows.append(
+                views.WeightsRow(
+                    kind=manifest.kind,
+                    version=manifest.version,
+                    bytes=total_bytes(manifest),
+                    chunks=sum(len(file.chunks) for file in manifest.files),
+                    files=len(manifest.files),
+                    digest=manifest_digest(manifest),
+                    holders=holders if manifest.kind == "adapter" else (),
+                )
+            )
+        return tuple(sorted(rows, key=lambda row: (row.kind, -row.version)))
+
+    def config(self) -> list[views.ConfigRow]:
+        config = self._fleet.config
+        return [
+            views.ConfigRow(
+                key=key,
+                value=redact_values(msgspec.to_builtins(value_of(config, key))),
+                origin=origin,
+            )
+            for key, origin in self._origins.items()
+        ]
+
+    def ready(self) -> api.Health:
+        cycle = self._conductor.cycle
+        if self._run_state() in ("done", "stopped"):
+            missing = "nothing: the run is over"
+        elif cycle is None or cycle.state.phase == "starting":
+            missing = "the trainer, which is loading the model"
+        elif self._fleet.paused:
+            missing = "`spotlightctl runs resume`: the run is paused"
+        else:
+            missing = ""
+        return api.Health(ok=not missing, waiting_for=missing)
+
+    def metrics(self) -> bytes:
+        recent = self._history.recent(FIGURES_OF)
+        figures = {name: value for row in recent for name, value in row.items()}
+        extra = Extra(
+            self._fleet.reports.commits,
+            self._fleet.notices_seen,
+            figures,
+            self._fleet.weights.bytes_served(),
+        )
+        return self._collector.text(extra)
+
     def drain(self, agent_id: str, deadline_s: float) -> None:
         member = self._fleet.members.present(agent_id)
         if member is None or member.role != "agent":
             raise TryAgainError(f"{agent_id} cannot be drained: it is not an agent that is present")
         self._fleet.drain(agent_id, deadline_s, "drained by the operator")
+
+    def revoke(self, agent_id: str) -> None:
+        self._door.revoke(agent_id)
+
+    def forget(self, agent_id: str) -> None:
+        self._door.forget(agent_id)
+
+    def set_run(self, state: RunIntent) -> None:
+        if self._conductor.finished.is_set():
+            raise TryAgainError(
+                f"the run is {self._run_state()}: start the daemon with more iterations to go on"
+            )
+        self._store.set_run_state(state).result()
+        self._fleet.event("info", "control", f"the run is {state}, as the operator asked")
+        if state == "stopped":
+            self._conductor.end()
+        else:
+            self._fleet.paused = state == "paused"
+            self._fleet.dispatch_soon()
+
+    def close(self) -> None:
+        self._history.close()
 
     def stop(self) -> None:
         self._stop()

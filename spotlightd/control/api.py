@@ -5,7 +5,7 @@ working. Requests refuse unknown fields: a misspelt option must not pass for a d
 docs/control-api.md shows each of them with curl.
 """
 
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -35,7 +35,7 @@ class Reward(Answer, frozen=True):
     control_mean: float | None
     """Mean training reward of the last iteration's rollouts with random seeds; None before."""
     held_out: tuple[HeldOutPoint, ...]
-    """Oldest first."""
+    """The first evaluation and the newest ones, oldest first."""
 
 
 class Cost(Answer, frozen=True):
@@ -78,6 +78,14 @@ class Status(Answer, frozen=True):
     gpu_seconds: dict[str, float]
     """By class: useful, wasted, loading, idle. The sum is the time held."""
     cost: Cost
+    run_state: str = "running"
+    """running, paused, done, or stopped."""
+    train_reward: str = ""
+    """Name of the reward that trains."""
+    last_event: int = 0
+    """Id of the newest event."""
+    dashboard: str = ""
+    """Address of the dashboard on this machine; empty: there is none."""
 
 
 class AgentRow(Answer, frozen=True):
@@ -102,7 +110,7 @@ class AgentRow(Answer, frozen=True):
 class RunRow(Answer, frozen=True):
     name: str
     state: str
-    """running, done, or stopped."""
+    """running, paused, done, or stopped."""
     iteration: int
     iterations: int
     policy_version: int
@@ -174,8 +182,10 @@ class Accepted(Answer, frozen=True):
     accepted: str
 
 
-class Health(Answer, frozen=True):
+class Health(Answer, frozen=True, omit_defaults=True):
     ok: bool
+    waiting_for: str = ""
+    """What is missing until work can go on; empty: nothing."""
 
 
 class Failure(Answer, frozen=True):
@@ -200,34 +210,5 @@ class DrainRequest(Ask, frozen=True):
     """Time for finishing or handing back what the agent holds."""
 
 
-class StopRequest(Ask, frozen=True):
-    pass
-
-
-class Daemon(Protocol):
-    """What the control socket needs from its owner. All methods are called on the event loop.
-
-    They may raise any SpotlightError; the server turns it into a status and a sentence.
-    """
-
-    def status(self) -> Status: ...
-    def agents(self) -> list[AgentRow]: ...
-    def runs(self) -> list[RunRow]: ...
-    def plan(self) -> PlanView: ...
-    def create_token(self, ttl_s: float, uses: int, pool: str) -> TokenCreated: ...
-
-    def events(self, after_id: int, limit: int) -> list[EventRow]:
-        """Return the oldest events with an id above `after_id`."""
-        ...
-
-    async def wait_events(self, after_id: int, timeout: float) -> list[EventRow]:
-        """Return as `events` does, but wait up to `timeout` seconds for the first one."""
-        ...
-
-    def drain(self, agent_id: str, deadline_s: float) -> None:
-        """Ask an agent (one that `agents` lists) to leave."""
-        ...
-
-    def stop(self) -> None:
-        """Begin a clean stop of the daemon; returns at once."""
-        ...
+class Nothing(Ask, frozen=True):
+    """A request that says all by its address."""

@@ -1,18 +1,26 @@
-"""`spotlightctl`: the operator's command. It knows the control socket; `export` reads the state."""
+"""`spotlightctl`: the operator's command, over the control socket.
 
-import os
+More of its commands: cli_runs.py (runs), cli_data.py (what came of them).
+"""
+
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
 from spotlightd.commands import add_version, run_app, seconds
-from spotlightd.control import api, render
+from spotlightd.control import api, cli_data, cli_runs, render
 from spotlightd.control.client import ControlClient
-from spotlightd.control.places import find_socket, find_state
+from spotlightd.control.command import (
+    Json,
+    Socket,
+    client_of,
+    group,
+    print_accepted,
+    print_json,
+)
+from spotlightd.control.top import show_top
 
 app = typer.Typer(
     help="Look at a Spotlight daemon and steer it.",
@@ -20,39 +28,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-agents_app = typer.Typer(
-    help="List the agents, or ask one to leave.",
-    epilog="Example: spotlightctl agents drain a-3 --deadline 2m",
+agents_app = group(
+    "List the agents, or send one away.",
+    "spotlightctl agents drain a-3 --deadline 2m",
     invoke_without_command=True,
-    rich_markup_mode=None,
 )
-token_app = typer.Typer(
-    help="Tokens with which agents join.",
-    epilog="Example: spotlightctl token create --ttl 15m --uses 32",
-    rich_markup_mode=None,
-)
+token_app = group("Tokens with which agents join.", "spotlightctl token create --ttl 15m --uses 32")
 app.add_typer(agents_app, name="agents")
 app.add_typer(token_app, name="token")
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Socket = Annotated[
-    Path | None,
-    typer.Option(
-        "--socket",
-        help="The daemon's control socket. Default: $SPOTLIGHT_CONTROL_SOCKET, else "
-        "/run/spotlight/control.sock, else the one in ~/.local/state/spotlight.",
-    ),
-]
+app.add_typer(cli_runs.app, name="runs")
+app.add_typer(cli_data.config_app, name="config")
+cli_data.add_to(app)
 
 FOLLOW_WAIT_S = 30.0
-
-
-def _client(socket: Path | None) -> ControlClient:
-    return ControlClient(find_socket(socket, os.environ))
-
-
-def _print_json(answer: Any) -> None:
-    print(msgspec.json.encode(answer).decode(), flush=True)
 
 
 add_version(app, "spotlightctl")
@@ -61,9 +49,9 @@ add_version(app, "spotlightctl")
 @app.command(epilog="Example: spotlightctl status --json")
 def status(json: Json = False, socket: Socket = None) -> None:
     """How the run is doing: phase, reward, agents, requests, cost."""
-    answer = _client(socket).status()
+    answer = client_of(socket).status()
     if json:
-        _print_json(answer)
+        print_json(answer)
         return
     for label, value in render.status_lines(answer):
         print(f"{label:<12} {value}")
@@ -79,9 +67,9 @@ def agents(context: typer.Context, json: Json = False, socket: Socket = None) ->
 @agents_app.command("list", epilog="Example: spotlightctl agents list --json")
 def list_agents(json: Json = False, socket: Socket = None) -> None:
     """One line per agent."""
-    rows = _client(socket).agents()
+    rows = client_of(socket).agents()
     if json:
-        _print_json(rows)
+        print_json(rows)
     else:
         render.table(render.AGENT_COLUMNS, [render.agent_row(row) for row in rows])
 
@@ -94,17 +82,38 @@ def drain(
     socket: Socket = None,
 ) -> None:
     """Ask an agent to finish or hand back what it holds, and to leave."""
-    _accepted(_client(socket).drain(agent_id, seconds(deadline)), json)
+    print_accepted(client_of(socket).drain(agent_id, seconds(deadline)), json)
 
 
-@app.command(epilog="Example: spotlightctl runs")
-def runs(json: Json = False, socket: Socket = None) -> None:
-    """The runs in the daemon's state directory."""
-    rows = _client(socket).runs()
-    if json:
-        _print_json(rows)
-    else:
-        render.table(render.RUN_COLUMNS, [render.run_row(row) for row in rows])
+@agents_app.command("revoke", epilog="Example: spotlightctl agents revoke a-3")
+def revoke(
+    agent_id: Annotated[str, typer.Argument(help="Id as `spotlightctl agents` shows it.")],
+    json: Json = False,
+    socket: Socket = None,
+) -> None:
+    """Refuse an agent's key at once and for good; it must join again with a new token."""
+    print_accepted(client_of(socket).revoke(agent_id), json)
+
+
+@agents_app.command("forget", epilog="Example: spotlightctl agents forget a-3")
+def forget(
+    agent_id: Annotated[str, typer.Argument(help="Id as `spotlightctl agents` shows it.")],
+    json: Json = False,
+    socket: Socket = None,
+) -> None:
+    """Take an agent that has left off the list; what it cost stays in the ledger."""
+    print_accepted(client_of(socket).forget(agent_id), json)
+
+
+@app.command(epilog="Example: spotlightctl top")
+def top(
+    interval: Annotated[str, typer.Option(help="Time between two looks.")] = "1s",
+    count: Annotated[int, typer.Option(min=0, help="Looks; 0: until Ctrl-C.")] = 0,
+    json: Json = False,
+    socket: Socket = None,
+) -> None:
+    """Watch the run live: progress, agents, alarms, the newest events."""
+    show_top(client_of(socket), seconds(interval), count, json)
 
 
 @app.command(epilog="Example: spotlightctl plan")
@@ -114,9 +123,9 @@ def plan(
     socket: Socket = None,
 ) -> None:
     """What is explored and why, what the planner believes, and what came of its plans."""
-    answer = _client(socket).plan()
+    answer = client_of(socket).plan()
     if json:
-        _print_json(answer)
+        print_json(answer)
         return
     for label, value in render.plan_lines(answer):
         print(f"{label:<12} {value}")
@@ -133,9 +142,9 @@ def create_token(
     socket: Socket = None,
 ) -> None:
     """Print a token for `spotlight-agent join`. It is shown only this once."""
-    created = _client(socket).create_token(seconds(ttl), uses, pool)
+    created = client_of(socket).create_token(seconds(ttl), uses, pool)
     if json:
-        _print_json(created)
+        print_json(created)
         return
     print(created.token)
     if sys.stdout.isatty():
@@ -151,9 +160,9 @@ def events(
     socket: Socket = None,
 ) -> None:
     """What has happened, oldest first."""
-    for row in _all_events(_client(socket), after, follow):
+    for row in _all_events(client_of(socket), after, follow):
         if json:
-            _print_json(row)
+            print_json(row)
         else:
             print(render.event_line(row), flush=True)
 
@@ -171,32 +180,7 @@ def _all_events(client: ControlClient, after: int, follow: bool) -> Iterator[api
 @app.command(epilog="Example: spotlightctl stop")
 def stop(json: Json = False, socket: Socket = None) -> None:
     """Stop the daemon cleanly. The run goes on from there at its next start."""
-    _accepted(_client(socket).stop(), json)
-
-
-@app.command(epilog="Example: spotlightctl export ./my-adapter --version 120")
-def export(
-    out: Annotated[Path, typer.Argument(help="Folder to write; it is made where it is missing.")],
-    version: Annotated[int | None, typer.Option(min=0, help="Default: the newest.")] = None,
-    merged: Annotated[
-        bool, typer.Option("--merged", help="Write a whole model, with the adapter merged in.")
-    ] = False,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="Of the daemon, which may be running.")
-    ] = None,
-) -> None:
-    """Write a trained version for diffusers, with a model card and a grid of samples."""
-    from spotlightd.outputs.export import export as write
-
-    for path in write(state_dir or find_state(os.environ), out, version, merged):
-        print(path)
-
-
-def _accepted(answer: api.Accepted, json: bool) -> None:
-    if json:
-        _print_json(answer)
-    else:
-        print(answer.accepted)
+    print_accepted(client_of(socket).stop(), json)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ Each call connects anew, so a client outlives restarts of the daemon.
 import asyncio
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -14,7 +14,7 @@ import msgspec
 from yarl import URL
 
 from spotlightd import __version__
-from spotlightd.control import api
+from spotlightd.control import api, views
 from spotlightd.errors import (
     NotAuthorisedError,
     SpotlightError,
@@ -25,6 +25,8 @@ from spotlightd.errors import (
 )
 
 TIMEOUT_S = 10.0
+LONG_S = 600.0
+"""More time for what the daemon must first put together."""
 
 A = TypeVar("A")
 
@@ -65,6 +67,39 @@ class ControlClient:
     def plan(self) -> api.PlanView:
         return self._get("/v1/plan", api.PlanView)
 
+    def weights(self) -> views.WeightsView:
+        return self._get("/v1/weights", views.WeightsView)
+
+    def config(self) -> list[views.ConfigRow]:
+        return self._get("/v1/config", list[views.ConfigRow])
+
+    def ledger(self, points: int = 200) -> views.LedgerView:
+        return self._get(f"/v1/ledger?points={points}", views.LedgerView)
+
+    def alarms(self) -> list[views.Alarm]:
+        return self._get("/v1/alarms", list[views.Alarm])
+
+    def samples(self, **wanted: str | int | None) -> views.SamplePage:
+        """Return a page; `wanted` has the query's names, None for what is left out."""
+        query = urlencode({name: value for name, value in wanted.items() if value is not None})
+        return self._get(f"/v1/samples?{query}", views.SamplePage)
+
+    def sample(self, request_id: str) -> views.Sample:
+        return self._get(f"/v1/samples/{quote(request_id, safe='')}", views.Sample)
+
+    def image(self, request_id: str) -> bytes:
+        """Return a trajectory's picture as PNG."""
+        return self._bytes("GET", f"/v1/samples/{quote(request_id, safe='')}/image", b"", 0)
+
+    def timeline(self, seconds: float) -> bytes:
+        """Return a trace for Perfetto."""
+        return self._bytes("GET", f"/v1/timeline?seconds={seconds:g}", b"", LONG_S)
+
+    def export(self, version: int | None) -> bytes:
+        """Return a version for diffusers, as a zip file."""
+        query = "" if version is None else f"?version={version}"
+        return self._bytes("GET", f"/v1/export{query}", b"", LONG_S)
+
     def events(self, after: int = 0, wait_s: float = 0, limit: int = 200) -> list[api.EventRow]:
         """Return events with an id above `after`; wait up to `wait_s` for the first one."""
         query = urlencode({"after": after, "wait": wait_s, "limit": limit})
@@ -79,8 +114,19 @@ class ControlClient:
         path = f"/v1/agents/{quote(agent_id, safe='')}/drain"
         return self._post(path, api.DrainRequest(deadline_s=deadline_s), api.Accepted)
 
+    def revoke(self, agent_id: str) -> api.Accepted:
+        path = f"/v1/agents/{quote(agent_id, safe='')}/revoke"
+        return self._post(path, api.Nothing(), api.Accepted)
+
+    def forget(self, agent_id: str) -> api.Accepted:
+        path = f"/v1/agents/{quote(agent_id, safe='')}/forget"
+        return self._post(path, api.Nothing(), api.Accepted)
+
+    def set_run(self, verb: Literal["pause", "resume", "stop"]) -> api.Accepted:
+        return self._post(f"/v1/run/{verb}", api.Nothing(), api.Accepted)
+
     def stop(self) -> api.Accepted:
-        return self._post("/v1/stop", api.StopRequest(), api.Accepted)
+        return self._post("/v1/stop", api.Nothing(), api.Accepted)
 
     def _get(self, path: str, kind: type[A], wait_s: float = 0) -> A:
         return self._call("GET", path, b"", kind, wait_s)
@@ -89,12 +135,7 @@ class ControlClient:
         return self._call("POST", path, msgspec.json.encode(ask), kind)
 
     def _call(self, method: str, path: str, body: bytes, kind: type[A], wait_s: float = 0) -> A:
-        try:
-            status, raw = asyncio.run(self._exchange(method, path, body, wait_s))
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._unreachable(error) from None
-        if status >= 400:
-            raise _failure(status, raw)
+        raw = self._bytes(method, path, body, wait_s)
         try:
             return msgspec.json.decode(raw, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -102,6 +143,15 @@ class ControlClient:
                 f"the daemon on {self.socket} answered {method} {path} with something that this "
                 f"version ({__version__}) does not know ({error}): install the daemon's version"
             ) from None
+
+    def _bytes(self, method: str, path: str, body: bytes, wait_s: float) -> bytes:
+        try:
+            status, raw = asyncio.run(self._exchange(method, path, body, wait_s))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from None
+        if status >= 400:
+            raise _failure(status, raw)
+        return raw
 
     async def _exchange(
         self, method: str, path: str, body: bytes, wait_s: float

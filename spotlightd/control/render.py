@@ -3,8 +3,9 @@
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from spotlightd.control import api
+from spotlightd.control import api, views
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -38,7 +39,10 @@ def status_lines(status: api.Status) -> list[tuple[str, str]]:
         ("daemon", f"{status.version}, protocol {major}.{minor}, epoch {status.epoch}"),
         ("process", f"{status.pid}, up {duration(status.uptime_s)}"),
         ("state", status.state_dir),
-        ("run", f"{status.run}: {status.phase}, iteration {status.iteration}/{status.iterations}"),
+        (
+            "run",
+            f"{status.run}: {_phase(status)}, iteration {status.iteration}/{status.iterations}",
+        ),
         ("weights", f"version {status.policy_version}"),
         ("reward", _reward(status.reward)),
         ("agents", _counts(status.agents) or "none"),
@@ -46,7 +50,13 @@ def status_lines(status: api.Status) -> list[tuple[str, str]]:
         ("lost", str(status.lost)),
         ("gpu-seconds", _counts({k: round(v) for k, v in status.gpu_seconds.items()}) or "none"),
         ("cost", _cost(status.cost)),
+        ("dashboard", status.dashboard or "off"),
     ]
+
+
+def _phase(status: api.Status) -> str:
+    state = status.run_state
+    return status.phase if state == "running" else f"{state} ({status.phase})"
 
 
 def agent_row(row: api.AgentRow) -> list[str]:
@@ -120,6 +130,52 @@ PLAN_COLUMNS = {
 def plan_row(row: api.PlannedIteration) -> list[str]:
     figures = [row.figures.get(name) for name in list(PLAN_COLUMNS.values())[1:]]
     return [str(row.iteration), *("-" if f is None else f"{f:.3g}" for f in figures)]
+
+
+WEIGHTS_COLUMNS = ("KIND", "VERSION", "BYTES", "CHUNKS", "HOLDERS", "DIGEST")
+
+
+def weights_row(row: views.WeightsRow) -> list[str]:
+    holders = str(len(row.holders)) if row.kind == "adapter" else "-"
+    return [row.kind, str(row.version), str(row.bytes), str(row.chunks), holders, row.digest[:16]]
+
+
+ACCOUNT_COLUMNS = ("AGENT", "NAME", "ROLE", "GPUS", "USEFUL", "WASTED", "LOADING", "IDLE", "COST")
+
+
+def account_row(row: views.Account, currency: str) -> list[str]:
+    classes = [f"{row.gpu_seconds[name]:.0f}s" for name in ("useful", "wasted", "loading", "idle")]
+    cost = f"{row.cost:.4f} {currency} at {row.price_per_hour:g}/h"
+    return [row.agent_id, row.name, row.role, str(row.workers), *classes, cost]
+
+
+def ledger_line(ledger: views.LedgerView) -> str:
+    return (
+        f"{ledger.reserved + ledger.spot:.4f} {ledger.currency} spent ({ledger.reserved:.4f} "
+        f"reserved, {ledger.spot:.4f} spot); all on demand it would be "
+        f"{ledger.all_on_demand:.4f}: {ledger.saved_fraction:.0%} saved"
+    )
+
+
+SAMPLE_COLUMNS = ("ID", "KIND", "ITERATION", "VERSION", "PROMPT", "SEED", "STATE", "SCORES", "READ")
+
+
+def sample_row(row: views.Sample) -> list[str]:
+    scores = " ".join(f"{name} {value:.3f}" for name, value in (row.scores or {}).items())
+    numbers = [str(row.iteration), str(row.policy_version)]
+    return [row.request_id, row.kind, *numbers, row.target or row.prompt_id, row.seed,
+            row.state, scores or "-", row.text or "-"]  # fmt: skip
+
+
+def replay_line(found: Mapping[str, Any]) -> str:
+    """Return what came of a replay, in a sentence."""
+    if found["problem"]:
+        return f"{found['request_id']} cannot be compared: {found['problem']}"
+    verdict = "the same" if found["same"] else "NOT the same"
+    return (
+        f"{found['request_id']} is {verdict}: {found['compared']} differ by at most "
+        f"{found['difference']:.2g} (tolerance {found['tolerance']:g})"
+    )
 
 
 def event_line(row: api.EventRow) -> str:

@@ -1,6 +1,4 @@
-"""HTTP on the control socket: requests in, calls on the daemon, JSON out.
-
-    connection -> who is it (peer.py) -> route -> typed request -> Daemon method -> typed answer
+"""HTTP on the control socket, and the same for reading on the dashboard's loopback port.
 
 Whatever goes wrong on the way becomes {"error": sentence}: 400 for what the caller wrote wrongly,
 403 for who they are, 404 and 405 for the address, 409 for a passing condition, and 500 only for a
@@ -9,132 +7,105 @@ bug in the daemon, which is logged with its trace.
 
 import asyncio
 import logging
-import math
 import os
+import socket
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from spotlightd.control import api
+from spotlightd.control.handlers import MAX_BODY_BYTES, Handlers, json_response
 from spotlightd.control.listen import Listener, open_listener
 from spotlightd.control.peer import Peer, group_id, may_write, peer_of
-from spotlightd.errors import NotAuthorisedError, SpotlightError, TryAgainError, UsageError
+from spotlightd.control.port import Daemon
+from spotlightd.control.run_view import Answers, NotFoundError
+from spotlightd.errors import (
+    InputError,
+    NotAuthorisedError,
+    SpotlightError,
+    TryAgainError,
+    UsageError,
+)
+from spotlightd.web.page import page_routes
 
 log = logging.getLogger(__name__)
 
-Ask = TypeVar("Ask", bound=api.Ask)
-
-MAX_BODY_BYTES = 65536
 _READING = ("GET", "HEAD")
-
-
-class NotFoundError(UsageError):
-    """The address names something that does not exist."""
+LOOPBACK = "127.0.0.1"
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+SAFE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+"""The page loads nothing from anywhere else, and nothing else may embed it."""
 
 
 class ControlServer:
-    """Serves one daemon on one Unix socket."""
+    """Serves one daemon on one Unix socket, and its dashboard on a port of the loopback.
 
-    def __init__(self, daemon: api.Daemon, path: Path, group: str) -> None:
-        self._daemon = daemon
+    Args:
+        port: of the dashboard; 0: chosen by the system; None: there is none.
+    """
+
+    def __init__(
+        self, daemon: Daemon, answers: Answers, path: Path, group: str, port: int | None = None
+    ) -> None:
         self._path = path
         self._group = group
+        self._port = port
         self._closing = asyncio.Event()
+        self._answers = answers
+        self._handlers = Handlers(daemon, answers, self._closing)
         self._listener: Listener | None = None
-        self._runner: web.AppRunner | None = None
+        self._runners: list[web.AppRunner] = []
+        self.dashboard = ""
+        """Its address once it is served."""
 
     async def start(self) -> None:
         """Listen. Raises TryAgainError or InputError when the socket cannot be had."""
         self._listener = open_listener(self._path, self._group, os.environ)
-        runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=2.0)
-        await runner.setup()
-        await web.SockSite(runner, self._listener.socket).start()
-        self._runner = runner
+        await self._serve(self._app([allow_writers(self._group)], False), self._listener.socket)
+        if self._port is not None:
+            listening = listen_on_loopback(self._port)
+            self.dashboard = f"http://{LOOPBACK}:{listening.getsockname()[1]}/"
+            app = self._app([local_only], True)
+            app.add_routes(page_routes())
+            await self._serve(app, listening)
 
     async def close(self) -> None:
         """Answer what is being asked, then stop listening and remove the socket."""
         self._closing.set()
-        if self._runner:
-            await self._runner.cleanup()
+        for runner in self._runners:
+            await runner.cleanup()
         if self._listener:
             self._listener.close()
+        self._answers.close()
 
-    def _app(self) -> web.Application:
-        app = web.Application(
-            middlewares=[answer_errors, allow_writers(self._group)], client_max_size=MAX_BODY_BYTES
-        )
-        app.add_routes(
-            [
-                web.get("/healthz", self._health),
-                web.get("/v1/status", self._status),
-                web.get("/v1/agents", self._agents),
-                web.get("/v1/runs", self._runs),
-                web.get("/v1/plan", self._plan),
-                web.get("/v1/events", self._events),
-                web.post("/v1/tokens", self._create_token),
-                web.post("/v1/agents/{agent_id}/drain", self._drain),
-                web.post("/v1/stop", self._stop),
-            ]
-        )
+    async def _serve(self, app: web.Application, listening: socket.socket) -> None:
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        self._runners.append(runner)
+
+    def _app(self, guards: list[Middleware], reading_only: bool) -> web.Application:
+        app = web.Application(middlewares=[answer_errors, *guards], client_max_size=MAX_BODY_BYTES)
+        app.add_routes(self._handlers.routes(reading_only))
         return app
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return _json(api.Health(ok=True))
 
-    async def _status(self, request: web.Request) -> web.Response:
-        return _json(self._daemon.status())
-
-    async def _agents(self, request: web.Request) -> web.Response:
-        return _json(self._daemon.agents())
-
-    async def _runs(self, request: web.Request) -> web.Response:
-        return _json(self._daemon.runs())
-
-    async def _plan(self, request: web.Request) -> web.Response:
-        return _json(self._daemon.plan())
-
-    async def _events(self, request: web.Request) -> web.Response:
-        after = int(_number(request, "after", 0, 0, 2**53))
-        limit = int(_number(request, "limit", 200, 1, api.MAX_EVENTS))
-        wait = _number(request, "wait", 0, 0, api.MAX_WAIT_S)
-        rows = self._daemon.events(after, limit)
-        if not rows and wait:
-            rows = (await self._wait_events(after, wait))[:limit]
-        return _json(rows)
-
-    async def _wait_events(self, after: int, seconds: float) -> list[api.EventRow]:
-        """Wait for events, but not longer than the server lives."""
-        waiting = asyncio.ensure_future(self._daemon.wait_events(after, seconds))
-        closing = asyncio.ensure_future(self._closing.wait())
-        try:
-            await asyncio.wait({waiting, closing}, return_when=asyncio.FIRST_COMPLETED)
-            return waiting.result() if waiting.done() else []
-        finally:
-            waiting.cancel()
-            closing.cancel()
-
-    async def _create_token(self, request: web.Request) -> web.Response:
-        ask = await _body(request, api.TokenRequest)
-        return _json(self._daemon.create_token(ask.ttl_s, ask.uses, ask.pool), status=201)
-
-    async def _drain(self, request: web.Request) -> web.Response:
-        ask = await _body(request, api.DrainRequest)
-        agent_id = request.match_info["agent_id"]
-        known = [row.agent_id for row in self._daemon.agents()]
-        if agent_id not in known:
-            raise NotFoundError(
-                f"no agent '{agent_id}': the daemon knows {', '.join(known) or 'none'}"
-            )
-        self._daemon.drain(agent_id, ask.deadline_s)
-        return _json(api.Accepted(accepted=f"draining {agent_id}"), status=202)
-
-    async def _stop(self, request: web.Request) -> web.Response:
-        await _body(request, api.StopRequest)
-        self._daemon.stop()
-        return _json(api.Accepted(accepted="stopping"), status=202)
+def listen_on_loopback(port: int) -> socket.socket:
+    """Return a listening TCP socket; where the port is taken, one that the system chooses."""
+    try:
+        return socket.create_server((LOOPBACK, port), backlog=128)
+    except OSError as error:
+        if not port:
+            raise InputError(f"cannot listen on {LOOPBACK}: {error.strerror}") from None
+        log.warning("port %d is not to be had (%s): another one is chosen", port, error.strerror)
+        return socket.create_server((LOOPBACK, 0), backlog=128)
 
 
 def allow_writers(group: str) -> Middleware:
@@ -154,6 +125,20 @@ def allow_writers(group: str) -> Middleware:
     return middleware
 
 
+@web.middleware
+async def local_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer only to names of this machine: a foreign page whose name was made to point here
+    (DNS rebinding) sends its own.
+    """
+    host = request.headers.get("Host", "")
+    if host.rpartition(":")[0] not in _LOCAL_NAMES and host not in _LOCAL_NAMES:
+        raise NotAuthorisedError("the dashboard answers to localhost and 127.0.0.1 alone")
+    response = await handler(request)
+    if not response.prepared:
+        response.headers.update(SAFE)
+    return response
+
+
 def _peer(request: web.Request) -> Peer:
     if request.transport is None:
         raise NotAuthorisedError("the connection was closed before it could be checked")
@@ -166,17 +151,17 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except SpotlightError as error:
-        return _json(api.Failure(error=str(error)), status=_status_of(error))
+        return json_response(api.Failure(error=str(error)), status=_status_of(error))
     except web.HTTPException as error:
         sentence = f"{request.method} {request.path}: {error.reason}"
-        answer = _json(api.Failure(error=sentence), status=error.status)
+        answer = json_response(api.Failure(error=sentence), status=error.status)
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         failure = api.Failure(error="internal error: the daemon's log holds the trace")
-        return _json(failure, status=500)
+        return json_response(failure, status=500)
 
 
 def _status_of(error: SpotlightError) -> int:
@@ -191,35 +176,3 @@ def _status_of(error: SpotlightError) -> int:
             return 409
         case _:
             return 500
-
-
-def _json(answer: object, status: int = 200) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(answer) + b"\n", status=status, content_type="application/json"
-    )
-
-
-async def _body(request: web.Request, kind: type[Ask]) -> Ask:
-    """Read a request's body. Raises UsageError when it is not the JSON object that it must be."""
-    raw = await request.read()
-    try:
-        return msgspec.json.decode(raw or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        fields = ", ".join(kind.__struct_fields__) or "no fields"
-        raise UsageError(
-            f"{request.path}: the body is not what is expected ({error}); it must be a JSON "
-            f"object with {fields}"
-        ) from None
-
-
-def _number(request: web.Request, name: str, default: float, low: float, high: float) -> float:
-    text = request.query.get(name, "")
-    if not text:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        raise UsageError(f"{request.path}: {name}={text} is not a number from {low:g} to {high:g}")
-    return value

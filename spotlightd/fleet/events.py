@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
+from spotlightd.logs import redact
 from spotlightd.store.store import Store
 
 
@@ -11,10 +13,13 @@ class EventLog:
         self._store = store
         self._waiters: list[asyncio.Future[None]] = []
 
-    def add(self, level: str, component: str, text: str) -> None:
+    def add(
+        self, level: str, component: str, text: str, context: Mapping[str, str] | None = None
+    ) -> None:
         """Log and store an event; whoever waits is woken once it is stored."""
-        logging.getLogger(f"spotlightd.{component}").log(getattr(logging, level.upper()), text)
-        stored = self._store.add_event(level, component, text)
+        logger = logging.getLogger(f"spotlightd.{component}")
+        logger.log(getattr(logging, level.upper()), text, extra=context)
+        stored = self._store.add_event(level, component, redact(text))
         loop = asyncio.get_running_loop()
         stored.add_done_callback(lambda _: loop.call_soon_threadsafe(self._wake))
 

@@ -7,10 +7,12 @@ nothing is acknowledged and the holder sends again.
 """
 
 import asyncio
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from spotlightd.errors import SpotlightError
+from spotlightd.fleet.latency import Latency
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.sections import RewardsSection
@@ -32,7 +34,7 @@ class Port(Protocol):
         what: Literal["progress", "result", "failed"],
         outcome: Literal["committed", "stale"],
     ) -> None: ...
-    def event(self, level: str, component: str, text: str) -> None: ...
+    def event(self, level: str, component: str, text: str, **context: str) -> None: ...
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
     def spent(self, agent_id: str, gpu_s: float) -> None: ...
     def dispatch_soon(self) -> None: ...
@@ -68,6 +70,8 @@ class Reports:
         self._rewards = rewards
         self._port = port
         self._listener = listener
+        self.commits = Latency()
+        """From a result's arrival to its being durable."""
         self._scorers: dict[str, str] = {}
         """Scorer version by agent, as last reported."""
 
@@ -141,14 +145,17 @@ class Reports:
     ) -> None:
         request_id = message.request_id
         trajectory, image = named.get("trajectory"), named.get("image")
+        began = time.monotonic()
         try:
             outcome, stored = await asyncio.wrap_future(
                 self._store.commit_result(message, trajectory, image, agent_id)
             )
         except SpotlightError as error:
             self._scheduler.commit_failed(request_id)
-            self._port.event("error", "store", f"result of {request_id} is not committed: {error}")
+            text = f"result of {request_id} is not committed: {error}"
+            self._port.event("error", "store", text, request_id=request_id, agent_id=agent_id)
             return
+        self.commits.observe(time.monotonic() - began)
         self._port.stop_holders(self._scheduler.settled(request_id))
         self._port.ack(agent_id, request_id, message.fence, "result", outcome)
         if outcome == "committed":
@@ -161,7 +168,8 @@ class Reports:
         outcome: Literal["committed", "stale"] = "stale" if verdict is None else "committed"
         if verdict is not None:
             text = f"{message.request_id} failed on {agent_id} ({verdict}): {message.reason}"
-            self._port.event("warning", "fleet", text)
+            who = {"request_id": message.request_id, "agent_id": agent_id}
+            self._port.event("warning", "fleet", text, **who)
         if verdict == "given_up":
             self._store.settle([message.request_id], "failed")
             self._listener.request_given_up(message.request_id)

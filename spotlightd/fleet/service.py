@@ -9,7 +9,7 @@ Nothing here decides who gets what; nothing in the scheduler waits.
 import asyncio
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -63,6 +63,10 @@ class FleetService:
         self.notices: dict[str, float] = {}
         """Agent id -> wall-clock time at which its VM is taken away."""
         self.train_fraction = 0.0
+        self.paused = False
+        """Nothing new is leased; what is leased is finished."""
+        self.notices_seen: Counter[str] = Counter()
+        """Preemption notices by source, since the daemon's start."""
         self._store = store
         self._link = link
         self._allowed = allowed
@@ -74,7 +78,7 @@ class FleetService:
         self._trainer_busy_s = self._trainer_loading_s = 0.0
         self._trainer_started: float | None = None
         """When its process was started, while it loads."""
-        self._reports = Reports(scheduler, ledger, store, config.rewards, self, listener)
+        self.reports = Reports(scheduler, ledger, store, config.rewards, self, listener)
 
     # --- what the link brings -----------------------------------------------------------------
 
@@ -103,13 +107,13 @@ class FleetService:
                 self.scheduler.give(agent_id, message.credit, message.versions)
                 self.dispatch_soon()
             case m.Progress():
-                self._reports.progress(agent_id, message, frames, now)
+                self.reports.progress(agent_id, message, frames, now)
             case m.Result():
-                self._reports.result(agent_id, message, frames)
+                self.reports.result(agent_id, message, frames)
             case m.Failed():
-                self._reports.failed(agent_id, message)
+                self.reports.failed(agent_id, message)
             case m.HandBack():
-                self._reports.hand_back(agent_id, message)
+                self.reports.hand_back(agent_id, message)
             case m.Notice():
                 self._notice(agent_id, message)
             case m.Goodbye():
@@ -126,6 +130,7 @@ class FleetService:
                 logger.warning("%s sent an unexpected %s", agent_id, type(message).__name__)
 
     def _notice(self, agent_id: str, notice: m.Notice) -> None:
+        self.notices_seen[notice.source] += 1
         left = "it finishes what it holds"
         if notice.deadline_s is not None:
             self.notices[agent_id] = time.time() + notice.deadline_s
@@ -249,6 +254,10 @@ class FleetService:
             self.scheduler.revoke_credit(agent_id)
             self._send(agent_id, m.Drain(deadline_s, reason))
 
+    def expel(self, agent_id: str, why: str) -> None:
+        """Its key is refused: its leases go to others, whatever it still says."""
+        self._leave(agent_id, why, lost=True)
+
     # --- work ---------------------------------------------------------------------------------
 
     def dispatch_soon(self) -> None:
@@ -259,6 +268,8 @@ class FleetService:
 
     def _dispatch(self) -> None:
         self._dispatch_due = False
+        if self.paused:
+            return
         grants = self.scheduler.dispatch(self.members.may_lease, time.monotonic())
         if not grants:
             return
@@ -365,10 +376,11 @@ class FleetService:
             name = f" ({member.name})" if member else ""
             level = "warning" if change.state in ("suspect", "lost") else "info"
             text = f"{change.agent_id}{name} is {change.state}: {change.reason}"
-            self.event(level, "fleet", text)
+            self.event(level, "fleet", text, agent_id=change.agent_id)
 
-    def event(self, level: str, component: str, text: str) -> None:
-        self.events.add(level, component, text)
+    def event(self, level: str, component: str, text: str, **context: str) -> None:
+        """Log and store what happened; `context` has names of `logs.FIELDS`."""
+        self.events.add(level, component, text, context)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)

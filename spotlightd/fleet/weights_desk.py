@@ -99,6 +99,14 @@ class WeightsDesk:
                 self._forget((kind, old))
         return self._manifests["adapter", version]
 
+    def published(self) -> list[Manifest]:
+        """Return the manifests of what is served now."""
+        return list(self._manifests.values())
+
+    def bytes_served(self) -> int:
+        """Return how many bytes of chunks this daemon has sent itself."""
+        return self._server.bytes_served
+
     def announcements(self, agents: Iterable[str]) -> list[tuple[str, PublishedVersion]]:
         """Return, by agent, the news of the current version, with peers to fetch it from.
 

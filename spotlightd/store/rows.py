@@ -1,8 +1,13 @@
 """Rows of the store as they are read."""
 
+from typing import Literal
+
 import msgspec
 
 from spotlightd.wire.sampling import Request
+
+RunIntent = Literal["running", "paused", "stopped"]
+"""What the operator wants of a run."""
 
 
 class StoredRequest(msgspec.Struct, frozen=True):
@@ -37,6 +42,7 @@ class RunState(msgspec.Struct, frozen=True):
     epoch: int
     started_at: float
     updated_at: float
+    state: RunIntent = "running"
 
 
 class TokenRow(msgspec.Struct, frozen=True):

@@ -72,6 +72,49 @@ MIGRATIONS = (
         body TEXT NOT NULL
     ) STRICT;
     """,
+    # What the control socket and the dashboard ask, answered without reading the whole run: counts
+    # are kept by triggers, curves and pages come from indices.
+    """
+    ALTER TABLE run ADD COLUMN state TEXT NOT NULL DEFAULT 'running'
+        CHECK (state IN ('running', 'paused', 'stopped'));
+    ALTER TABLE request ADD COLUMN leased_at REAL NOT NULL DEFAULT 0;
+    CREATE TABLE tally (
+        kind TEXT NOT NULL,
+        state TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        PRIMARY KEY (kind, state)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO tally SELECT kind, state, COUNT(*) FROM request GROUP BY kind, state;
+    INSERT INTO tally SELECT 'result', '', COUNT(*) FROM result;
+    CREATE TRIGGER request_added AFTER INSERT ON request BEGIN
+        INSERT INTO tally VALUES (NEW.kind, NEW.state, 1)
+            ON CONFLICT DO UPDATE SET count = count + 1;
+    END;
+    CREATE TRIGGER request_moved AFTER UPDATE OF state ON request WHEN OLD.state != NEW.state
+    BEGIN
+        UPDATE tally SET count = count - 1 WHERE kind = OLD.kind AND state = OLD.state;
+        INSERT INTO tally VALUES (NEW.kind, NEW.state, 1)
+            ON CONFLICT DO UPDATE SET count = count + 1;
+    END;
+    CREATE TRIGGER result_added AFTER INSERT ON result BEGIN
+        UPDATE tally SET count = count + 1 WHERE kind = 'result';
+    END;
+    CREATE TRIGGER result_removed AFTER DELETE ON result BEGIN
+        UPDATE tally SET count = count - 1 WHERE kind = 'result';
+    END;
+    CREATE INDEX metric_by_name ON metric (name, iteration, value);
+    CREATE INDEX result_by_time ON result (time);
+    CREATE TABLE usage (
+        time INTEGER NOT NULL,
+        agent_id TEXT NOT NULL,
+        state TEXT NOT NULL,
+        useful REAL NOT NULL,
+        wasted REAL NOT NULL,
+        loading REAL NOT NULL,
+        idle REAL NOT NULL,
+        PRIMARY KEY (time, agent_id)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 

@@ -18,13 +18,19 @@ import msgspec
 from spotlightd.atomic import Buffer
 from spotlightd.errors import InputError
 from spotlightd.store.blobs import Blobs
+from spotlightd.store.commit import Outcome, insert_result
 from spotlightd.store.files import connect, prepare, take_lock
-from spotlightd.store.rows import PeerRow, RunState, StoredRequest, StoredResult, TokenRow
-from spotlightd.store.writer import Writer
+from spotlightd.store.rows import (
+    PeerRow,
+    RunIntent,
+    RunState,
+    StoredRequest,
+    StoredResult,
+    TokenRow,
+)
+from spotlightd.store.writer import Statement, Writer
 from spotlightd.wire.messages import Result
 from spotlightd.wire.sampling import Request
-
-Outcome = Literal["committed", "stale"]
 
 
 class Store:
@@ -71,8 +77,18 @@ class Store:
                 (name, config, now, now),
             )
             connection.execute("UPDATE run SET epoch = epoch + 1, config = ?", (config,))
+            # Starting the daemon again is going on with a run that was stopped; one that has not
+            # begun is whatever begins.
+            connection.execute("UPDATE run SET state = 'running' WHERE state = 'stopped'")
+            connection.execute(
+                "UPDATE run SET name = ?, started_at = ? WHERE cycle = ''", (name, now)
+            )
 
         return self._writer.submit(statement)
+
+    def set_run_state(self, state: RunIntent) -> "Future[None]":
+        """What the operator wants of the run; it outlives the daemon."""
+        return self._execute("UPDATE run SET state = ?, updated_at = ?", (state, time.time()))
 
     def save_sigmas(self, sigmas: tuple[float, ...]) -> "Future[None]":
         return self._execute("UPDATE run SET sigmas = ?", (json.dumps(sigmas),))
@@ -98,8 +114,8 @@ class Store:
 
     def run(self) -> RunState | None:
         row = self._reader.execute(
-            "SELECT name, config, sigmas, cycle, policy_version, epoch, started_at, updated_at "
-            "FROM run"
+            "SELECT name, config, sigmas, cycle, policy_version, epoch, started_at, updated_at, "
+            "state FROM run"
         ).fetchone()
         return RunState(row[0], row[1], tuple(json.loads(row[2])), *row[3:]) if row else None
 
@@ -107,9 +123,10 @@ class Store:
 
     def set_leases(self, leases: Iterable[tuple[str, int, str]]) -> "Future[None]":
         """Record grants (request id, fence, agent id). Fences only rise."""
-        rows = [(fence, agent_id, request_id, fence) for request_id, fence, agent_id in leases]
+        now = time.time()
+        rows = [(fence, agent_id, now, request, fence) for request, fence, agent_id in leases]
         return self._many(
-            "UPDATE request SET state = 'leased', fence = ?, agent_id = ? "
+            "UPDATE request SET state = 'leased', fence = ?, agent_id = ?, leased_at = ? "
             "WHERE request_id = ? AND fence < ? AND state IN ('queued', 'leased')",
             rows,
         )
@@ -197,7 +214,7 @@ class Store:
                 agent_id,
                 result.resumed_from,
             )
-            return _insert_result(connection, result, stored), stored
+            return insert_result(connection, result, stored), stored
 
         return self._writer.submit(statement, present)
 
@@ -354,6 +371,10 @@ class Store:
             PeerRow(key, agent_id, name, bool(revoked)) for key, agent_id, name, revoked in rows
         ]
 
+    def write(self, statement: Statement) -> "Future[Any]":
+        """Run a statement of another file of this package in the writer's next transaction."""
+        return self._writer.submit(statement)
+
     # --- inside -------------------------------------------------------------------------------
 
     def _execute(self, sql: str, values: tuple[Any, ...]) -> "Future[None]":
@@ -367,33 +388,3 @@ class Store:
             connection.executemany(sql, rows)
 
         return self._writer.submit(statement)
-
-
-def _insert_result(connection: sqlite3.Connection, result: Result, stored: StoredResult) -> Outcome:
-    same = connection.execute(
-        "SELECT fence FROM result WHERE request_id = ?", (result.request_id,)
-    ).fetchone()
-    if same is not None:
-        return "committed" if same[0] == result.fence else "stale"
-    done = connection.execute(
-        "UPDATE request SET state = 'done', fence = ?, gpu_s = gpu_s + ? WHERE request_id = ? "
-        "AND fence <= ? AND state IN ('queued', 'leased')",
-        (result.fence, result.gpu_s, result.request_id, result.fence),
-    )
-    if not done.rowcount:
-        return "stale"
-    connection.execute(
-        "INSERT INTO result VALUES (?,?,?,?,?,?,?,?,?)",
-        (
-            result.request_id,
-            result.fence,
-            json.dumps(result.scores),
-            result.text,
-            stored.trajectory or "",
-            stored.image or "",
-            stored.agent_id,
-            result.resumed_from,
-            time.time(),
-        ),
-    )
-    return "committed"

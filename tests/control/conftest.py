@@ -1,16 +1,20 @@
 """A real control server on a real socket, in front of a daemon that remembers what it is asked."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spotlightd.control import api
+from spotlightd.control import api, views
 from spotlightd.control.client import ControlClient
+from spotlightd.control.run_view import Answers
 from spotlightd.control.server import ControlServer
 from spotlightd.errors import SpotlightError
+from spotlightd.telemetry.metrics import DaemonCollector, Extra
+from tests.control.runs import write_run
 
 STATUS = api.Status(
     name="spotlightd",
@@ -21,6 +25,7 @@ STATUS = api.Status(
     pid=4711,
     uptime_s=3725.0,
     run="words",
+    run_state="running",
     phase="train",
     iteration=4,
     iterations=30,
@@ -34,6 +39,8 @@ STATUS = api.Status(
     lost=0,
     gpu_seconds={"useful": 120.4, "wasted": 1.0, "loading": 6.0, "idle": 9.5},
     cost=api.Cost(currency="USD", reserved=1.25, spot=0.5, all_reserved=3.0),
+    train_reward="ocr",
+    last_event=2,
 )
 
 AGENT = api.AgentRow(
@@ -86,6 +93,17 @@ PLAN = api.PlanView(
 )
 
 
+WEIGHTS = views.WeightsRow(
+    kind="adapter",
+    version=4,
+    bytes=4096,
+    chunks=2,
+    files=1,
+    digest="ab" * 32,
+    holders=("a-1",),
+)
+
+
 def event(event_id: int) -> api.EventRow:
     return api.EventRow(
         event_id=event_id, time=1.8e9, level="info", component="fleet", text=f"event {event_id}"
@@ -93,7 +111,7 @@ def event(event_id: int) -> api.EventRow:
 
 
 class RecordingDaemon:
-    """Implements control.api.Daemon."""
+    """Implements control.port.Daemon."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
@@ -101,6 +119,7 @@ class RecordingDaemon:
         self.arrived = asyncio.Event()
         self.waiting = threading.Event()
         self.failure: Exception | None = None
+        self.waits_for = ""
 
     def status(self) -> api.Status:
         if self.failure:
@@ -115,6 +134,30 @@ class RecordingDaemon:
 
     def plan(self) -> api.PlanView:
         return PLAN
+
+    def weights(self) -> tuple[views.WeightsRow, ...]:
+        return (WEIGHTS,)
+
+    def config(self) -> list[views.ConfigRow]:
+        return [views.ConfigRow(key="run.seed", value=7, origin="command line")]
+
+    def metrics(self) -> bytes:
+        return DaemonCollector(self).text(Extra())
+
+    def ready(self) -> api.Health:
+        return api.Health(ok=not self.waits_for, waiting_for=self.waits_for)
+
+    def last_event(self) -> int:
+        return self.rows[-1].event_id
+
+    def revoke(self, agent_id: str) -> None:
+        self.calls.append(("revoke", agent_id))
+
+    def forget(self, agent_id: str) -> None:
+        self.calls.append(("forget", agent_id))
+
+    def set_run(self, state: str) -> None:
+        self.calls.append(("run", state))
 
     def create_token(self, ttl_s: float, uses: int, pool: str) -> api.TokenCreated:
         self.calls.append(("token", ttl_s, uses, pool))
@@ -131,6 +174,8 @@ class RecordingDaemon:
 
     async def wait_events(self, after_id: int, timeout: float) -> list[api.EventRow]:
         self.waiting.set()
+        if found := self.events(after_id, api.MAX_EVENTS):
+            return found
         try:
             async with asyncio.timeout(timeout):
                 await self.arrived.wait()
@@ -148,8 +193,10 @@ class RecordingDaemon:
 class Served:
     """The server's own thread and loop, so that blocking clients can be tested against it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, state_dir: Path) -> None:
         self.path = path
+        self.state_dir = state_dir
+        self.dashboard = ""
         self.daemon = RecordingDaemon()
         self.client = ControlClient(path)
         self._loop = asyncio.new_event_loop()
@@ -160,6 +207,18 @@ class Served:
         self._thread.start()
         self._server = self.on_loop(self._build())
         self.on_loop(self._server.start())
+        self.dashboard = self._server.dashboard
+
+    @property
+    def server(self) -> ControlServer:
+        assert self._server is not None
+        return self._server
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(20)
+        connection.connect(str(self.path))
+        return connection
 
     def on_loop(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=20)
@@ -183,12 +242,13 @@ class Served:
         self._loop.close()
 
     async def _build(self) -> ControlServer:
-        return ControlServer(self.daemon, self.path, group="no-such-group")
+        answers = Answers(self.state_dir)
+        return ControlServer(self.daemon, answers, self.path, group="no-such-group", port=0)
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    one = Served(tmp_path / "control.sock")
+    one = Served(tmp_path / "control.sock", write_run(tmp_path / "state"))
     one.start()
     yield one
     one.close()

@@ -29,6 +29,8 @@ SMALL = {
     "fleet.suspect_s": "2",
     "fleet.lost_s": "5",
     "weights.chunk_bytes": "262144",
+    "telemetry.trackers": "[]",
+    "control.dashboard_port": "0",
 }
 
 
