@@ -16,6 +16,8 @@ from spotlightd.config import Config, Origins, load, value_of
 from spotlightd.config_checks import unused
 from spotlightd.control.places import user_folder, user_socket
 from spotlightd.errors import UsageError
+from spotlightd.install import command as installing
+from spotlightd.keys_command import app as keys_app
 
 app = typer.Typer(
     help="The daemon on the reserved node: plans the run, leases work, trains.",
@@ -29,6 +31,7 @@ config_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(config_app, name="config")
+app.add_typer(keys_app, name="keys")
 
 File = Annotated[Path | None, typer.Option("--config", help="TOML file.")]
 Sets = Annotated[
@@ -75,6 +78,23 @@ def plan(
 
     for line in check_run(settings, origins, gpu, reserved_gpus, spot_gpus):
         print(line)
+
+
+@app.command(epilog="Example: spotlightd install --host reserved.example.net")
+def install(
+    host: Annotated[
+        str, typer.Option(help="Address under which spot VMs reach this node; kept in the config.")
+    ] = "",
+    root: installing.Root = None,
+    dry_run: installing.DryRun = False,
+    start: installing.Start = False,
+    uninstall: installing.Uninstall = False,
+    purge: installing.Purge = False,
+) -> None:
+    """Put the daemon under systemd: user, folders, configuration, key, units and socket."""
+    from spotlightd.install.daemon import install as do
+
+    do(installing.Wanted(root, dry_run, start, uninstall, purge), host)
 
 
 @config_app.command("check", epilog="Example: spotlightd config check --config spotlight.toml")

@@ -27,6 +27,8 @@ from spotlightd.control.server import ControlServer
 from spotlightd.errors import ExitCode
 from spotlightd.fleet.auth import AllowList, Peer, load_or_make_keys
 from spotlightd.fleet.enrolment import Enrolment
+from spotlightd.fleet.gate import Gate
+from spotlightd.fleet.keys import server_keys
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.link import Link
 from spotlightd.fleet.ports import Ports, choose_ports, remember_ports
@@ -93,13 +95,16 @@ class Daemon:
         self.conductor = conductor
         self._model_dir = model_dir
         self._stop = asyncio.Event()
-        self._keys = load_or_make_keys(state_dir / "keys" / "server.key")
+        self._keys = server_keys(state_dir)
         self._trainer_key_file = state_dir / "keys" / "trainer.key"
         trainer_keys = load_or_make_keys(self._trainer_key_file)
         allowed = AllowList({trainer_keys.public: Peer(TRAINER, TRAINER, "trainer")})
-        self.link = Link(self._keys, allowed)
-        ports = choose_ports(config.link, state_dir)
-        self.link.bind(config.link.bind, ports.link_port, ports.enrol_port)
+        self.link = Link(self._keys.pair, allowed, self._keys.previous)
+        # From the first moment that it listens, whoever knocks is judged by the whole list.
+        self.enrolment = Enrolment(
+            store, allowed, lambda: self.link.link_port, config.fleet.key_ttl_s
+        )
+        ports = self._bind(choose_ports(config.link, state_dir))
         self._chunk_server = ChunkServer(
             self.link.context,
             ChunkStore(),
@@ -109,7 +114,7 @@ class Daemon:
             again_s=AGAIN_S,
         )
         self._chunk_server.serving.uplink = config.weights.uplink_mb_s * 1e6
-        chosen = Ports(self.link.enrol_port, self.link.link_port, self._chunk_server.port)
+        chosen = msgspec.structs.replace(ports, chunk_port=self._chunk_server.port)
         remember_ports(chosen, state_dir)
         scheduler = Scheduler(
             run_state.epoch,
@@ -128,7 +133,7 @@ class Daemon:
             conductor,
         )
         conductor.attach(self.fleet)
-        self.enrolment = Enrolment(store, allowed, lambda: self.link.link_port)
+        self.gate = Gate(store, allowed, self.enrolment, self.fleet)
         self.trainer = TrainerChild(
             state_dir / "trainer.json", self._trainer_settings, self.fleet.trainer_ended
         )
@@ -142,6 +147,17 @@ class Daemon:
             self._stop.set,
         )
         self.control = ControlServer(view, Path(config.control.socket), config.control.group)
+
+    def _bind(self, ports: Ports) -> Ports:
+        """Listen under the current server key, and under the one before; return their ports."""
+        host, slot = self.config.link.bind, self._keys.slot
+        self.link.bind(host, *ports.of(slot))
+        ports = ports.taken(slot, self.link.link_port, self.link.enrol_port)
+        previous = self.link.previous
+        if previous is not None:
+            previous.bind(host, *ports.of(1 - slot))
+            ports = ports.taken(1 - slot, previous.link_port, previous.enrol_port)
+        return ports
 
     async def run(self) -> int:
         """Start everything, then wait for the end of the run, a signal, or the trainer's end."""
@@ -214,6 +230,7 @@ class Daemon:
     async def _tick(self) -> None:
         while True:
             self.fleet.tick()
+            self.gate.tick(time.time())
             self.conductor.tick()
             self.store.save_accounts(self.fleet.ledger.dump(time.time()))
             await asyncio.sleep(TICK_S)
@@ -242,7 +259,7 @@ class Daemon:
         run_state = self.store.run()
         assert run_state is not None
         started = bool(run_state.cycle)
-        self.fleet.trainer_started()
+        self.fleet.trainer.started()
         return TrainerSettings(
             config=self.config,
             state_dir=self.config.store.state_dir,

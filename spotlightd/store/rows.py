@@ -1,5 +1,7 @@
 """Rows of the store as they are read."""
 
+import math
+
 import msgspec
 
 from spotlightd.wire.sampling import Request
@@ -52,3 +54,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     agent_id: str
     name: str
     revoked: bool
+    pool: str = "default"
+    """Of the token that let it in."""
+    expires_at: float = math.inf
+    """Seconds since 1970; moves on while its agent is heard."""
