@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import typer
@@ -18,8 +19,16 @@ NOT_FOR_THE_UNIT = frozenset({"token", "token_file", "state_dir", "install_"})
 """Options of `join` that the unit says for itself."""
 
 
-def install(wanted: Wanted, options: Sequence[str], token: Token | None = None) -> None:
+def install(
+    wanted: Wanted,
+    options: Sequence[str],
+    token: Token | None = None,
+    owned: Sequence[PurePosixPath] = (),
+) -> None:
     """Write the unit, which joins with these options; with a token, write that too.
+
+    Args:
+        owned: folders that root made for the service.
 
     Raises as `spotlightd.install.command.run`.
     """
@@ -27,7 +36,7 @@ def install(wanted: Wanted, options: Sequence[str], token: Token | None = None) 
     # systemd wants the file to be there. An empty one says: whoever joins brings a token.
     kept = Put(path, b"", 0o600, keep=True)
     extra = [kept if token is None else Put(path, f"{make_token(token)}\n".encode(), 0o600)]
-    run(AGENT, [*packaged_command(AGENT), *options], extra, wanted)
+    run(AGENT, [*packaged_command(AGENT), *options], extra, wanted, owned)
 
 
 def join_and_install(settings: AgentSettings, token: Token, options: Sequence[str]) -> None:
@@ -42,7 +51,7 @@ def join_and_install(settings: AgentSettings, token: Token, options: Sequence[st
     joining = join_or_load(token, settings.state_dir, settings.name, settings.connect_timeout_s)
     identity = asyncio.run(joining)
     print(f"joined as {identity.agent_id}")
-    install(wanted, options, token)
+    install(wanted, options, token, [PurePosixPath(settings.state_dir)])
 
 
 def options_given(context: typer.Context) -> list[str]:

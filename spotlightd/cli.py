@@ -134,16 +134,18 @@ def _load(
     flags = dict(map(_assignment, sets or []))
     if state_dir is not None:
         flags["store.state_dir"] = json.dumps(str(state_dir))
-    return user_defaults(*load(path, flags), is_root=os.geteuid() == 0)
+    # systemd made the system's folders for its service, whoever that runs as.
+    is_system = os.geteuid() == 0 or "STATE_DIRECTORY" in os.environ
+    return user_defaults(*load(path, flags), is_system)
 
 
-def user_defaults(config: Config, origins: Origins, is_root: bool) -> tuple[Config, Origins]:
-    """Move what still has its default out of root's folders when the user is not root."""
+def user_defaults(config: Config, origins: Origins, is_system: bool) -> tuple[Config, Origins]:
+    """Move what still has its default out of the system's folders for an ordinary user."""
     moved = {
         "store.state_dir": str(user_folder(os.environ)),
         "control.socket": str(user_socket(os.environ)),
     }
-    if is_root:
+    if is_system:
         return config, origins
     for key, value in moved.items():
         if origins[key] == "default":

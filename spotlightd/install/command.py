@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
@@ -35,12 +35,19 @@ class Wanted:
     purge: bool = False
 
 
-def run(service: Service, arguments: Sequence[str], extra: Sequence[Put], wanted: Wanted) -> None:
+def run(
+    service: Service,
+    arguments: Sequence[str],
+    extra: Sequence[Put],
+    wanted: Wanted,
+    owned: Sequence[PurePosixPath] = (),
+) -> None:
     """Install or uninstall a service, and print what was done.
 
     Args:
         arguments: of the program, in its unit.
         extra: files of this service alone.
+        owned: folders that root made for the service.
 
     Raises:
         UsageError: options that contradict one another.
@@ -61,7 +68,7 @@ def run(service: Service, arguments: Sequence[str], extra: Sequence[Put], wanted
         check_reach(command)
     elif command.is_relative_to(root):
         command = Path("/") / command.relative_to(root)
-    steps = install_steps(service, [str(command), *arguments], extra, root, wanted.start)
+    steps = install_steps(service, [str(command), *arguments], extra, root, wanted.start, owned)
     changed = apply(steps, root, wanted.dry_run, print)
     done = f"{changed} file(s) changed" if changed else "everything was in place"
     print(f"{service.program}: {'nothing was done' if wanted.dry_run else done}")

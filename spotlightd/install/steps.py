@@ -49,6 +49,7 @@ def install_steps(
     extra: Sequence[Put],
     root: Path | None,
     start: bool,
+    owned: Sequence[PurePosixPath] = (),
 ) -> list[Step]:
     """Return what installs a service.
 
@@ -57,6 +58,7 @@ def install_steps(
         extra: files of this service alone, such as its configuration.
         root: the system that it is installed into, where that is not this one.
         start: whether it also starts now; never with a root.
+        owned: folders that become the service's user's, with all that is in them.
     """
     at = [f"--root={root}"] if root else []
     units = [Put(path, text.encode()) for path, text in service.unit_files(command).items()]
@@ -66,6 +68,7 @@ def install_steps(
     steps: list[Step] = [*shared, *units, *extra]
     steps.append(Run(("systemd-sysusers", *at, sysusers)))
     steps.append(Run(("systemd-tmpfiles", *at, "--create", tmpfiles)))
+    steps += [Run(("chown", "--recursive", "spotlight:spotlight", str(path))) for path in owned]
     if root is None:
         steps.append(Run(("systemctl", "daemon-reload")))
     steps.append(Run(("systemctl", *at, "enable", "--quiet", *service.units)))
