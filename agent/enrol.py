@@ -11,6 +11,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from agent.diagnose import what_answers
 from spotlightd.errors import (
     InputError,
     NotAuthorisedError,
@@ -100,6 +101,7 @@ async def _enrol_once(token: Token, name: str, timeout_s: float, keys: Keys) -> 
         dealer.setsockopt(zmq.LINGER, 0)
         dealer.curve_serverkey = token.server_key.encode()
         dealer.curve_publickey, dealer.curve_secretkey = public.encode(), private.encode()
+        accepted = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         dealer.connect(f"tcp://{token.endpoint}")
         proof = proof_under(secret_key(token.secret), public)
         protocol = (PROTOCOL_MAJOR, PROTOCOL_MINOR)
@@ -111,14 +113,13 @@ async def _enrol_once(token: Token, name: str, timeout_s: float, keys: Keys) -> 
             await dealer.send_multipart(LINK.encode(message))
             answered = bool(await dealer.poll(min(left, PATIENCE_S) * 1000))
         if not answered:
-            raise UnreachableError(
-                f"no answer from {token.endpoint} within {timeout_s:.3g} s: is spotlightd running "
-                f"there, does a firewall block the port, and was the token made by this daemon?"
-            )
+            raise await _silence(token.endpoint, timeout_s, bool(await accepted.poll(0)))
         answer, _ = LINK.decode(await dealer.recv_multipart())
     except WireError as error:
         raise UnreachableError(f"{token.endpoint} is no spotlightd: {error}") from None
     finally:
+        dealer.disable_monitor()
+        accepted.close(linger=0)
         dealer.close()
         context.term()
     if isinstance(answer, Refused):
@@ -128,6 +129,24 @@ async def _enrol_once(token: Token, name: str, timeout_s: float, keys: Keys) -> 
     host = token.endpoint.rpartition(":")[0]
     endpoint = f"tcp://{host}:{answer.link_port}"
     return Identity(answer.agent_id, name, endpoint, token.server_key, public, private)
+
+
+async def _silence(endpoint: str, timeout_s: float, accepted: bool) -> SpotlightError:
+    """Return what it means that nobody answered; `accepted`: our key and theirs were agreed on."""
+    host, _, port = endpoint.rpartition(":")
+    found = "curve" if accepted else await asyncio.to_thread(what_answers, host, int(port))
+    if found == "curve" and not accepted:
+        return NotAuthorisedError(
+            f"the server at {endpoint} does not hold the key that this token pins: the token was "
+            f"made by another daemon, or before its key was replaced; create a new one there with "
+            f"spotlightctl token create"
+        )
+    if found == "other":
+        return UnreachableError(f"what answers at {endpoint} is no spotlightd: check the address")
+    return UnreachableError(
+        f"no answer from {endpoint} within {timeout_s:.3g} s: is spotlightd running there, and "
+        f"does a firewall block the port?"
+    )
 
 
 def refusal(answer: Refused) -> SpotlightError:

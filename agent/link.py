@@ -7,6 +7,7 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from agent.enrol import Identity
 from spotlightd.wire.codec import LINK, Buffer, WireError
@@ -28,7 +29,6 @@ class AgentLink:
 
     def __init__(self, context: zmq.asyncio.Context, identity: Identity) -> None:
         self._socket = context.socket(zmq.DEALER)
-        self._socket.curve_serverkey = identity.server_key.encode()
         self._socket.curve_publickey = identity.public_key.encode()
         self._socket.curve_secretkey = identity.private_key.encode()
         for option, value in (
@@ -46,19 +46,35 @@ class AgentLink:
         ):
             self._socket.setsockopt(option, value)
         self._monitor = context.socket(zmq.PAIR)
-        self._socket.monitor(MONITOR, zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._socket.monitor(
+            MONITOR, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
         self._monitor.connect(MONITOR)
-        self._socket.connect(identity.link_endpoint)
+        self._endpoint = ""
+        self.move(identity)
         self._sending: set[asyncio.Future[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, handler: Handler, reconnected: Callable[[], None]) -> None:
-        """Hand each message to `handler`, and call `reconnected` for each connection but the
-        first.
+    def move(self, identity: Identity) -> None:
+        """Connect to the identity's daemon, in place of where the link was connected before."""
+        if self._endpoint:
+            self._socket.disconnect(self._endpoint)
+        self._socket.curve_serverkey = identity.server_key.encode()
+        self._endpoint = identity.link_endpoint
+        self._socket.connect(self._endpoint)
+
+    def start(
+        self,
+        handler: Handler,
+        reconnected: Callable[[], None],
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Hand each message to `handler`, call `reconnected` for each connection but the first,
+        and `refused` when the daemon does not accept this agent's key.
         """
         self._tasks = [
             asyncio.create_task(self._read(handler), name="link reader"),
-            asyncio.create_task(self._watch(reconnected), name="link monitor"),
+            asyncio.create_task(self._watch(reconnected, refused), name="link monitor"),
         ]
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
@@ -80,11 +96,15 @@ class AgentLink:
         self._monitor.close(linger=0)
         self._socket.close()
 
-    async def _watch(self, reconnected: Callable[[], None]) -> None:
-        await self._monitor.recv_multipart()
+    async def _watch(self, reconnected: Callable[[], None], refused: Callable[[], None]) -> None:
+        first = True
         while True:
-            await self._monitor.recv_multipart()
-            reconnected()
+            event = parse_monitor_message(await self._monitor.recv_multipart())
+            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                refused()
+            elif not first:
+                reconnected()
+            first = False
 
     async def _read(self, handler: Handler) -> None:
         while True:

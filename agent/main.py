@@ -24,12 +24,14 @@ from agent.link import AgentLink
 from agent.metadata.providers import choose_provider
 from agent.metadata.watch import MetadataWatcher
 from agent.preemption import watch_file, watch_signals
+from agent.session import Session
 from agent.settings import AgentSettings
 from agent.speeds import Speeds, model_digest
 from agent.weight_peer import Place, WeightPeer
 from agent.work import Work
 from agent.workers import Workers, WorkerSlot
-from spotlightd.errors import SpotlightError, UnreachableError
+from spotlightd import notify
+from spotlightd.errors import SpotlightError
 from spotlightd.wire import messages as m
 from spotlightd.wire import weights as ww
 from spotlightd.wire import worker as w
@@ -40,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 RESEND_CHECK_S = 1.0
-HELLO_PATIENCE_S = 2.0
 SP_TIMEOUT_S = 5.0
 """Of one collective: members take the same step, and no worker computes between two for so long."""
 MAX_SOURCE = 200
@@ -76,9 +77,7 @@ class Agent:
 
     def __init__(self, settings: AgentSettings, identity: Identity) -> None:
         self.settings = settings
-        self.identity = identity
         self.lifecycle = Lifecycle()
-        self._began = time.monotonic()
         self._context = zmq.asyncio.Context()
         self._link = AgentLink(self._context, identity)
         self._weights = WeightPeer(
@@ -93,8 +92,10 @@ class Agent:
             self._weights_ready,
             self._fail,
         )
+        self._session = Session(
+            settings, identity, self._link, lambda: self._weights.port, self._said_hello
+        )
         self._metadata: MetadataWatcher | None = None
-        self._welcome: m.Welcome | None = None
         self._work: Work | None = None
         self._workers: Workers | None = None
         self._groups: Groups | None = None
@@ -104,17 +105,19 @@ class Agent:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
         self._beat_s = 1.0
+        self._ticks = 0
         self._given: tuple[int, ...] = ()
         self._beating: asyncio.Task[None] | None = None
-        self._hello_at = 0.0
 
     async def run(self) -> int:
         """Work until the lifecycle says leave; return its exit code."""
         watch_signals(self.settings.notice_grace_s, self._noticed)
         self._weights.start()
-        self._link.start(self._handle, self._reconnected)
-        self._hello()
-        self._spawn(self._until_welcomed())
+        self._link.start(
+            self._handle, self._reconnected, lambda: self._fail(self._session.refused())
+        )
+        self._session.hello()
+        self._spawn(self._session.until_welcomed())
         if self.settings.preempt_file is not None:
             path, grace_s = self.settings.preempt_file, self.settings.notice_grace_s
             self._spawn(self._watch(watch_file(path, grace_s)))
@@ -123,7 +126,9 @@ class Agent:
             self._metadata = MetadataWatcher(provider, self.settings.metadata_url)
             self._spawn(self._watch(self._metadata.events()))
         self._spawn(self._tick())
+        self._spawn(notify.keep_watchdog(self._proof_of_life))
         leave = await self._ending
+        notify.stopping(leave.reason)
         if self._beating is not None:
             self._beating.cancel()
         logger.info("leaving: %s; denoising steps done: %d", leave.reason, self._steps_done())
@@ -148,50 +153,26 @@ class Agent:
 
     # --- session ------------------------------------------------------------------------------
 
-    def _hello(self) -> None:
-        held = self._work.pull.hello() if self._work else ()
+    def _said_hello(self) -> m.Held:
+        """A Hello is on its way: what was said of versions is said again, and what is held."""
         self._given = ()
-        self._hello_at = time.monotonic()
-        protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
-        name, workers = self.settings.name, self.settings.workers
-        up_s = time.monotonic() - self._began
-        port, zone = self._weights.port, self.settings.zone
-        self._link.send(m.Hello(protocol, "agent", name, workers, port, held, up_s, zone))
+        return self._work.pull.hello() if self._work else ()
 
     def _reconnected(self) -> None:
-        if self._welcome is not None and not self._ending.done():
-            self._hello()
-
-    def _hello_again(self) -> None:
-        """The daemon does not know this session. It says so to every message that waited, so one
-        Hello answers for a while; after that it may have been lost.
-        """
-        if time.monotonic() - self._hello_at > HELLO_PATIENCE_S:
-            self._hello()
-
-    async def _until_welcomed(self) -> None:
-        """A daemon that ended after it had our Hello never answers it: say it again."""
-        deadline = time.monotonic() + self.settings.connect_timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            await asyncio.sleep(min(left, HELLO_PATIENCE_S))
-            if self._welcome is None:
-                self._hello_again()
-        if self._welcome is None:
-            raise UnreachableError(
-                f"no answer from {self.identity.link_endpoint} within "
-                f"{self.settings.connect_timeout_s:g} s: is spotlightd running there, and does it "
-                f"still know this agent? If its state was removed, join again with a new token"
-            )
+        if self._session.welcome is not None and not self._ending.done():
+            self._session.hello()
 
     def _handle(self, message: m.Message, frames: list[Buffer]) -> None:
         match message:
             case m.Welcome():
                 self._welcomed(message)
             case m.HelloAgain():
-                self._hello_again()
+                self._session.hello_again()
             case m.HeartbeatReply():
-                if self._welcome is not None and message.epoch != self._welcome.epoch:
-                    self._hello_again()
+                self._session.beaten(message)
+            case m.ServerKey():
+                logger.info("the daemon has a new key: moving to it")
+                self._session.moved(message)
             case ww.PublishedVersion() | ww.Peers() | ww.PeerTicket():
                 self._weights.handle(message)
             case m.Grant() | m.Ack() | m.Withdraw():
@@ -219,8 +200,8 @@ class Agent:
         self._give()
 
     def _welcomed(self, welcome: m.Welcome) -> None:
-        first = self._welcome is None
-        self._welcome, self._beat_s = welcome, welcome.heartbeat_s
+        first = self._session.welcomed(welcome)
+        self._beat_s = welcome.heartbeat_s
         self._spawn(self._weights.welcomed(welcome))
         if first:
             logger.info("joined as %s", welcome.agent_id)
@@ -263,9 +244,9 @@ class Agent:
         self._unbound.clear()
 
     def _start_workers(self) -> None:
-        if self._base is None or self._welcome is None or self._workers is not None:
+        welcome = self._session.welcome
+        if self._base is None or welcome is None or self._workers is not None:
             return
-        welcome = self._welcome
         load = w.Load(
             str(self._base),
             welcome.lora_rank,
@@ -357,10 +338,17 @@ class Agent:
         if self._work is not None:
             self._work.flush()
 
+    async def _proof_of_life(self) -> None:
+        """A round trip through the loop that reads the link and ticks; workers may be busy."""
+        ticks = self._ticks
+        while self._ticks == ticks:
+            await asyncio.sleep(TICK_S)
+
     async def _tick(self) -> None:
         last_resend = time.monotonic()
         while True:
             now = time.monotonic()
+            self._ticks += 1
             work = self._work
             settled, empty = work is None or work.settled, work is None or not work.pull.held
             if self._groups is not None:

@@ -16,6 +16,8 @@ from spotlightd.config import Config, Origins, load, value_of
 from spotlightd.config_checks import unused
 from spotlightd.control.places import user_folder, user_socket
 from spotlightd.errors import UsageError
+from spotlightd.install import command as installing
+from spotlightd.keys_command import app as keys_app
 
 app = typer.Typer(
     help="The daemon on the reserved node: plans the run, leases work, trains.",
@@ -29,6 +31,7 @@ config_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(config_app, name="config")
+app.add_typer(keys_app, name="keys")
 
 File = Annotated[Path | None, typer.Option("--config", help="TOML file.")]
 Sets = Annotated[
@@ -77,6 +80,23 @@ def plan(
         print(line)
 
 
+@app.command(epilog="Example: spotlightd install --host reserved.example.net")
+def install(
+    host: Annotated[
+        str, typer.Option(help="Address under which spot VMs reach this node; kept in the config.")
+    ] = "",
+    root: installing.Root = None,
+    dry_run: installing.DryRun = False,
+    start: installing.Start = False,
+    uninstall: installing.Uninstall = False,
+    purge: installing.Purge = False,
+) -> None:
+    """Put the daemon under systemd: user, folders, configuration, key, units and socket."""
+    from spotlightd.install.daemon import install as do
+
+    do(installing.Wanted(root, dry_run, start, uninstall, purge), host)
+
+
 @config_app.command("check", epilog="Example: spotlightd config check --config spotlight.toml")
 def check(config: File = None, set_: Sets = None, state_dir: StateDir = None) -> None:
     """Say whether `run` would accept this configuration (exit code 78 if not)."""
@@ -114,16 +134,18 @@ def _load(
     flags = dict(map(_assignment, sets or []))
     if state_dir is not None:
         flags["store.state_dir"] = json.dumps(str(state_dir))
-    return user_defaults(*load(path, flags), is_root=os.geteuid() == 0)
+    # systemd made the system's folders for its service, whoever that runs as.
+    is_system = os.geteuid() == 0 or "STATE_DIRECTORY" in os.environ
+    return user_defaults(*load(path, flags), is_system)
 
 
-def user_defaults(config: Config, origins: Origins, is_root: bool) -> tuple[Config, Origins]:
-    """Move what still has its default out of root's folders when the user is not root."""
+def user_defaults(config: Config, origins: Origins, is_system: bool) -> tuple[Config, Origins]:
+    """Move what still has its default out of the system's folders for an ordinary user."""
     moved = {
         "store.state_dir": str(user_folder(os.environ)),
         "control.socket": str(user_socket(os.environ)),
     }
-    if is_root:
+    if is_system:
         return config, origins
     for key, value in moved.items():
         if origins[key] == "default":

@@ -27,10 +27,11 @@ from spotlightd.conductor import Conductor
 from spotlightd.config import Config, Origins
 from spotlightd.control.run_view import Answers
 from spotlightd.control.server import ControlServer
-from spotlightd.dismissal import Dismissal
 from spotlightd.errors import ExitCode
 from spotlightd.fleet.auth import AllowList, Peer, load_or_make_keys
 from spotlightd.fleet.enrolment import Enrolment
+from spotlightd.fleet.gate import Gate
+from spotlightd.fleet.keys import server_keys
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.link import Link
 from spotlightd.fleet.ports import Ports, choose_ports, remember_ports
@@ -108,13 +109,16 @@ class Daemon:
         self.conductor = conductor
         self._model_dir = model_dir
         self._stop = asyncio.Event()
-        self._keys = load_or_make_keys(state_dir / "keys" / "server.key")
+        self._keys = server_keys(state_dir)
         self._trainer_key_file = state_dir / "keys" / "trainer.key"
         trainer_keys = load_or_make_keys(self._trainer_key_file)
         allowed = AllowList({trainer_keys.public: Peer(TRAINER, TRAINER, "trainer")})
-        self.link = Link(self._keys, allowed)
-        ports = choose_ports(config.link, state_dir)
-        self.link.bind(config.link.bind, ports.link_port, ports.enrol_port)
+        self.link = Link(self._keys.pair, allowed, self._keys.previous)
+        # From the first moment that it listens, whoever knocks is judged by the whole list.
+        self.enrolment = Enrolment(
+            store, allowed, lambda: self.link.link_port, config.fleet.key_ttl_s
+        )
+        ports = self._bind(choose_ports(config.link, state_dir))
         self._chunk_server = ChunkServer(
             self.link.context,
             ChunkStore(),
@@ -124,7 +128,7 @@ class Daemon:
             again_s=AGAIN_S,
         )
         self._chunk_server.serving.uplink = config.weights.uplink_mb_s * 1e6
-        chosen = Ports(self.link.enrol_port, self.link.link_port, self._chunk_server.port)
+        chosen = msgspec.structs.replace(ports, chunk_port=self._chunk_server.port)
         remember_ports(chosen, state_dir)
         scheduler = Scheduler(
             run_state.epoch,
@@ -143,7 +147,7 @@ class Daemon:
             conductor,
         )
         conductor.attach(self.fleet)
-        self.enrolment = Enrolment(store, allowed, lambda: self.link.link_port)
+        self.gate = Gate(store, allowed, self.enrolment, self.fleet)
         self.trainer = TrainerChild(
             state_dir / "trainer.json", self._trainer_settings, self.fleet.trainer_ended
         )
@@ -153,7 +157,7 @@ class Daemon:
             self.fleet,
             conductor,
             self.enrolment,
-            Dismissal(store, allowed, self.fleet),
+            self.gate,
             lambda: f"{config.link.host}:{self.link.enrol_port}",
             self._keys.public,
             self._stop.set,
@@ -173,6 +177,17 @@ class Daemon:
             config.telemetry.trackers,
             lambda text: self.fleet.event("warning", "telemetry", text),
         )
+
+    def _bind(self, ports: Ports) -> Ports:
+        """Listen under the current server key, and under the one before; return their ports."""
+        host, slot = self.config.link.bind, self._keys.slot
+        self.link.bind(host, *ports.of(slot))
+        ports = ports.taken(slot, self.link.link_port, self.link.enrol_port)
+        previous = self.link.previous
+        if previous is not None:
+            previous.bind(host, *ports.of(1 - slot))
+            ports = ports.taken(1 - slot, previous.link_port, previous.enrol_port)
+        return ports
 
     async def run(self) -> int:
         """Start everything, then wait for the end of the run, a signal, or the trainer's end."""
@@ -252,6 +267,7 @@ class Daemon:
     async def _tick(self) -> None:
         while True:
             self.fleet.tick()
+            self.gate.tick(time.time())
             self.conductor.tick()
             self._usage.tick(time.time(), self.fleet.notices)
             self.store.save_accounts(self.fleet.ledger.dump(time.time()))
@@ -281,7 +297,7 @@ class Daemon:
         run_state = self.store.run()
         assert run_state is not None
         started = bool(run_state.cycle)
-        self.fleet.trainer_started()
+        self.fleet.trainer.started()
         return TrainerSettings(
             config=self.config,
             state_dir=self.config.store.state_dir,

@@ -164,6 +164,9 @@ class LinkSection(Section, frozen=True):
     """0: chosen by the system."""
     link_port: Port = 0
     chunk_port: Port = 0
+    second_enrol_port: Port = 0
+    """Used as well while a new server key takes over from the one before, as the next."""
+    second_link_port: Port = 0
 
 
 class FleetSection(Section, frozen=True):
@@ -173,6 +176,8 @@ class FleetSection(Section, frozen=True):
     lost_s: Positive = 10.0
     """Silence after which its leases go to others."""
     forget_s: Positive = 3600.0
+    key_ttl_s: Annotated[float, Meta(ge=60, le=1e8)] = 86400.0
+    """An agent's key expires when it was not heard for so long; hearing it renews the key."""
     lease_s: Positive = 30.0
     """Time without progress after which a lease may be handed on."""
     commit_every: Annotated[int, Meta(ge=0, le=1000)] | Literal["auto"] = "auto"
@@ -220,7 +225,9 @@ class LedgerSection(Section, frozen=True):
     reserved_price: NonNegative = 10.47
     """Price of one reserved GPU-hour."""
     spot_price: NonNegative = 2.66
-    """Price of one spot GPU-hour."""
+    """Price of one spot GPU-hour in a zone whose own is not known."""
+    zone_prices: dict[str, NonNegative] = field(default_factory=dict)
+    """Price of one spot GPU-hour by zone; those of `spotlightctl fleet up` come before it."""
 
 
 class Config(Section, frozen=True):

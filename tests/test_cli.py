@@ -105,8 +105,17 @@ def test_config_show_tells_origins(daemon, monkeypatch):
 def test_an_ordinary_user_gets_folders_of_their_own(monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "/home/u/.state")
     loaded = config.load(None, {"control.socket": '"/x/c.sock"'}, environ={})
-    mine, origins = cli.user_defaults(*loaded, is_root=False)
+    mine, origins = cli.user_defaults(*loaded, is_system=False)
     assert mine.store.state_dir == "/home/u/.state/spotlight"
     assert mine.control.socket == "/x/c.sock" and origins["control.socket"] == "command line"
     assert "other than root" in origins["store.state_dir"]
-    assert cli.user_defaults(*loaded, is_root=True) == loaded
+    assert cli.user_defaults(*loaded, is_system=True) == loaded
+
+
+def test_a_service_has_the_systems_folders(daemon, monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 997)
+    assert '/var/lib/spotlight"' not in daemon("config", "show")[1]
+    monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/spotlight")
+    shown = daemon("config", "show")[1]
+    assert 'store.state_dir = "/var/lib/spotlight"' in shown
+    assert 'control.socket = "/run/spotlight/control.sock"' in shown

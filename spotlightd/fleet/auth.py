@@ -65,6 +65,8 @@ class Peer:
     agent_id: str
     name: str
     role: Role
+    pool: str = "default"
+    """Of the token that let it in."""
 
 
 @dataclass

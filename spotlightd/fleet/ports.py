@@ -17,6 +17,22 @@ class Ports(msgspec.Struct, frozen=True):
     enrol_port: int = 0
     link_port: int = 0
     chunk_port: int = 0
+    second_enrol_port: int = 0
+    second_link_port: int = 0
+
+    def of(self, slot: int) -> tuple[int, int]:
+        """Return (link port, enrolment port) of a server key's slot."""
+        if slot == 0:
+            return self.link_port, self.enrol_port
+        return self.second_link_port, self.second_enrol_port
+
+    def taken(self, slot: int, link_port: int, enrol_port: int) -> "Ports":
+        """Return these ports with the ones that a slot got."""
+        if slot == 0:
+            return msgspec.structs.replace(self, link_port=link_port, enrol_port=enrol_port)
+        return msgspec.structs.replace(
+            self, second_link_port=link_port, second_enrol_port=enrol_port
+        )
 
 
 def choose_ports(section: LinkSection, state_dir: Path) -> Ports:
@@ -32,6 +48,8 @@ def choose_ports(section: LinkSection, state_dir: Path) -> Ports:
         section.enrol_port or last.enrol_port,
         section.link_port or last.link_port,
         section.chunk_port or last.chunk_port,
+        section.second_enrol_port or last.second_enrol_port,
+        section.second_link_port or last.second_link_port,
     )
 
 

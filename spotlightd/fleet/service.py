@@ -16,14 +16,16 @@ from typing import Any, Literal
 from spotlightd.config import Config
 from spotlightd.errors import SpotlightError
 from spotlightd.fleet.auth import AllowList
-from spotlightd.fleet.enrolment import skew
+from spotlightd.fleet.enrolment import fits, skew
 from spotlightd.fleet.entries import Entry, Granted
 from spotlightd.fleet.events import EventLog
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.link import Link
 from spotlightd.fleet.membership import Change, Member, Membership
+from spotlightd.fleet.prices import Prices
 from spotlightd.fleet.reports import Listener, Reports
 from spotlightd.fleet.scheduler import Scheduler
+from spotlightd.fleet.trainer_account import TRAINER, TrainerAccount
 from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.fleet.welcome import welcome
 from spotlightd.store.store import Store
@@ -34,7 +36,7 @@ from spotlightd.wire.codec import Buffer
 
 logger = logging.getLogger(__name__)
 
-TRAINER = "trainer"
+__all__ = ["TRAINER", "FleetService"]
 
 
 class FleetService:
@@ -56,6 +58,7 @@ class FleetService:
         self.scheduler = scheduler
         self.members = Membership(fleet.suspect_s, fleet.lost_s, fleet.forget_s)
         self.ledger = ledger
+        self.prices = Prices(config.ledger.spot_price, config.ledger.zone_prices)
         self.weights = weights
         self.events = EventLog(store)
         self.draining = False
@@ -75,9 +78,7 @@ class FleetService:
         """Agent id -> key under which it was last heard."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dispatch_due = False
-        self._trainer_busy_s = self._trainer_loading_s = 0.0
-        self._trainer_started: float | None = None
-        """When its process was started, while it loads."""
+        self.trainer = TrainerAccount(ledger, config.ledger.reserved_price)
         self.reports = Reports(scheduler, ledger, store, config.rewards, self, listener)
 
     # --- what the link brings -----------------------------------------------------------------
@@ -141,9 +142,7 @@ class FleetService:
     def _handle_trainer(self, message: m.Message) -> None:
         match message:
             case training.TrainerReady():
-                if self._trainer_started is not None:
-                    self._trainer_loading_s += time.time() - self._trainer_started
-                    self._trainer_started = None
+                self.trainer.ready()
                 self._listener.trainer_ready(message)
             case training.TrainProgress():
                 self.train_fraction = message.fraction
@@ -151,7 +150,7 @@ class FleetService:
                 self.event("error", "trainer", f"{message.reason}: produced again, then trained")
                 self._listener.damaged(message)
             case training.Trained():
-                self._trainer_spent(message.seconds)
+                self.trainer.spent(message.seconds)
                 self._listener.trained(message)
             case _:
                 logger.warning("the trainer sent an unexpected %s", type(message).__name__)
@@ -161,7 +160,7 @@ class FleetService:
     def _hello(self, key: str, hello: m.Hello, now: float) -> None:
         peer = self._allowed.peers[key]
         agent_id = peer.agent_id
-        if hello.protocol[0] != m.PROTOCOL_MAJOR or hello.protocol[1] > m.PROTOCOL_MINOR:
+        if not fits(hello.protocol):
             self._send(agent_id, skew(hello.protocol))
             return
         port = hello.chunk_port
@@ -173,12 +172,16 @@ class FleetService:
         # A backup's fence is not the store's business before its result comes first.
         kept = [lease for lease in hello.held if self.scheduler.holds(agent_id, lease)]
         self._store.set_leases([(lease.request_id, lease.fence, agent_id) for lease in kept])
-        ledger = self.config.ledger
-        price = ledger.reserved_price if peer.role == "trainer" else ledger.spot_price
+        price = self.config.ledger.reserved_price
+        if peer.role == "agent":
+            price = self.prices.of(peer.pool, hello.zone)
         self.ledger.join(
             agent_id, hello.name, peer.role, hello.workers, price, time.time(), hello.up_s
         )
         self._send(agent_id, welcome(self.config, agent_id, self.scheduler.epoch))
+        moved = self._link.newer_key(key) if hello.protocol >= (1, 1) else None
+        if moved is not None:
+            self._send(agent_id, moved)
         if superseded:
             self._send(agent_id, m.Withdraw(tuple(superseded)))
         if self.draining:
@@ -214,12 +217,6 @@ class FleetService:
         self.notices.pop(agent_id, None)
         self.dispatch_soon()
 
-    def trainer_started(self) -> None:
-        """The trainer's process starts: from now on its GPUs are held, and it is loading."""
-        self._trainer_started = time.time()
-        price = self.config.ledger.reserved_price
-        self.ledger.join(TRAINER, TRAINER, "trainer", 1, price, self._trainer_started)
-
     def trainer_ended(self, code: int) -> None:
         """The trainer's process is gone: its leases go to others until it is back."""
         self._leave(TRAINER, f"its process ended with exit code {code}", lost=True)
@@ -246,6 +243,19 @@ class FleetService:
             if member.role == "agent" and self.members.present(agent_id)
         ]
 
+    def keys_present(self) -> list[str]:
+        return [self._keys[agent_id] for agent_id in self.agents_present()]
+
+    def expel(self, agent_id: str, key: str, why: str, refusal: m.Refused) -> None:
+        """Its key is on the allow-list no more: nothing that it says from now on is heard."""
+        self.spawn(self._dismiss(key, refusal))
+        self._leave(agent_id, why, lost=True)
+        self.broadcast(self.weights.new_tickets())
+
+    async def _dismiss(self, key: str, refusal: m.Refused) -> None:
+        await self._link.send(key, refusal)
+        self._link.drop(key)
+
     def drain(self, agent_id: str, deadline_s: float, reason: str) -> None:
         """Ask an agent to finish or hand back what it holds, and to leave."""
         change = self.members.drain(agent_id, reason)
@@ -253,10 +263,6 @@ class FleetService:
             self._changed(change)
             self.scheduler.revoke_credit(agent_id)
             self._send(agent_id, m.Drain(deadline_s, reason))
-
-    def expel(self, agent_id: str, why: str) -> None:
-        """Its key is refused: its leases go to others, whatever it still says."""
-        self._leave(agent_id, why, lost=True)
 
     # --- work ---------------------------------------------------------------------------------
 
@@ -327,14 +333,7 @@ class FleetService:
     def spent(self, agent_id: str, gpu_s: float) -> None:
         self.ledger.committed(agent_id, gpu_s)
         if agent_id == TRAINER:
-            self._trainer_spent(gpu_s, committed=True)
-
-    def _trainer_spent(self, seconds: float, committed: bool = False) -> None:
-        """The trainer sends no heartbeats: what it was busy with is what it reports."""
-        self._trainer_busy_s += seconds
-        if not committed:
-            self.ledger.committed(TRAINER, seconds)
-        self.ledger.heartbeat(TRAINER, self._trainer_busy_s, self._trainer_loading_s)
+            self.trainer.spent(gpu_s, committed=True)
 
     # --- sending ------------------------------------------------------------------------------
 

@@ -198,6 +198,12 @@ class WeightsDesk:
         self._renew_ticket()
         return self.tickets()
 
+    def new_tickets(self) -> PeerTicket:
+        """End every ticket that is out: one who held it may serve and fetch no more."""
+        self._tickets = []
+        self._renew_ticket()
+        return self.tickets()
+
     def _renew_ticket(self) -> None:
         self._tickets = [secrets.token_urlsafe(24), *self._tickets[:1]]
         self._server.tickets = set(self._tickets)

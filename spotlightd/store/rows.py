@@ -1,5 +1,6 @@
 """Rows of the store as they are read."""
 
+import math
 from typing import Literal
 
 import msgspec
@@ -58,3 +59,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     agent_id: str
     name: str
     revoked: bool
+    pool: str = "default"
+    """Of the token that let it in."""
+    expires_at: float = math.inf
+    """Seconds since 1970; moves on while its agent is heard."""

@@ -115,6 +115,17 @@ MIGRATIONS = (
         PRIMARY KEY (time, agent_id)
     ) STRICT, WITHOUT ROWID;
     """,
+    # Keys of the first schema get their term when the daemon starts.
+    """
+    ALTER TABLE peer ADD COLUMN pool TEXT NOT NULL DEFAULT 'default';
+    ALTER TABLE peer ADD COLUMN expires_at REAL NOT NULL DEFAULT 1e300;
+    CREATE TABLE price (
+        pool TEXT NOT NULL,
+        zone TEXT NOT NULL,
+        price REAL NOT NULL,
+        PRIMARY KEY (pool, zone)
+    ) STRICT;
+    """,
 )
 
 

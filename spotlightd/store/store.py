@@ -17,17 +17,11 @@ import msgspec
 
 from spotlightd.atomic import Buffer
 from spotlightd.errors import InputError
+from spotlightd.store.admission import AdmissionStore
 from spotlightd.store.blobs import Blobs
 from spotlightd.store.commit import Outcome, insert_result
 from spotlightd.store.files import connect, prepare, take_lock
-from spotlightd.store.rows import (
-    PeerRow,
-    RunIntent,
-    RunState,
-    StoredRequest,
-    StoredResult,
-    TokenRow,
-)
+from spotlightd.store.rows import RunIntent, RunState, StoredRequest, StoredResult
 from spotlightd.store.writer import Statement, Writer
 from spotlightd.wire.messages import Result
 from spotlightd.wire.sampling import Request
@@ -58,6 +52,7 @@ class Store:
             raise
         self._reader = connect(path)
         self._writer = Writer(lambda: connect(path), self.blobs, path)
+        self.admission = AdmissionStore(self._reader, self._writer)
 
     def close(self) -> None:
         self._writer.close()
@@ -332,44 +327,6 @@ class Store:
 
     def accounts(self) -> dict[str, str]:
         return dict(self._reader.execute("SELECT agent_id, body FROM account"))
-
-    # --- keys ---------------------------------------------------------------------------------
-
-    def add_token(self, token_id: str, row: TokenRow) -> "Future[None]":
-        return self._execute(
-            "INSERT INTO token VALUES (?,?,?,?,?)",
-            (token_id, row.key, row.uses_left, row.expires_at, row.pool),
-        )
-
-    def token(self, token_id: str) -> TokenRow | None:
-        row = self._reader.execute(
-            "SELECT key, uses_left, expires_at, pool FROM token WHERE id = ?", (token_id,)
-        ).fetchone()
-        return TokenRow(*row) if row else None
-
-    def enrol(self, token_id: str, peer: PeerRow) -> "Future[bool]":
-        """Use a token up by one and allow a key, in one transaction; False: no use was left."""
-
-        def statement(connection: sqlite3.Connection, _: list[str]) -> bool:
-            used = connection.execute(
-                "UPDATE token SET uses_left = uses_left - 1 WHERE id = ? AND uses_left > 0",
-                (token_id,),
-            )
-            if not used.rowcount:
-                return False
-            connection.execute(
-                "INSERT INTO peer VALUES (?,?,?,0) ON CONFLICT (public_key) DO NOTHING",
-                (peer.public_key, peer.agent_id, peer.name),
-            )
-            return True
-
-        return self._writer.submit(statement)
-
-    def peers(self) -> list[PeerRow]:
-        rows = self._reader.execute("SELECT public_key, agent_id, name, revoked FROM peer")
-        return [
-            PeerRow(key, agent_id, name, bool(revoked)) for key, agent_id, name, revoked in rows
-        ]
 
     def write(self, statement: Statement) -> "Future[Any]":
         """Run a statement of another file of this package in the writer's next transaction."""

@@ -14,7 +14,8 @@ from spotlightd.wire.rewards import RewardOptions
 from spotlightd.wire.sampling import Fence, Name, PolicyVersion, Request, RequestId, StepIndex
 
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 0
+PROTOCOL_MINOR = 1
+"""1: ServerKey. Peers that are one minor older are served without what is newer."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -146,6 +147,15 @@ class HeartbeatReply(Message, frozen=True, tag="heartbeat_reply"):
     epoch: Count
 
 
+class ServerKey(Message, frozen=True, tag="server_key"):
+    """The daemon has a new key: connect to it there from now on. Since protocol 1.1."""
+
+    server_key: Annotated[str, Meta(min_length=40, max_length=40)]
+    """Z85."""
+    link_port: Annotated[int, Meta(ge=1, le=65535)]
+    """On the same host."""
+
+
 class HelloAgain(Message, frozen=True, tag="hello_again"):
     """The daemon does not know this peer's session: say Hello first, then repeat."""
 
@@ -271,5 +281,5 @@ class Stop(Message, frozen=True, tag="stop"):
 AnyMessage = (
     Enrol | Enrolled | Refused | Hello | Welcome | Heartbeat | HeartbeatReply | HelloAgain
     | Goodbye | Notice | Drain | Give | Grant | Progress | Result | Failed | HandBack | Withdraw
-    | Ack | Stop
+    | Ack | Stop | ServerKey
 )  # fmt: skip

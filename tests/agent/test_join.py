@@ -160,8 +160,43 @@ def test_a_daemon_that_is_not_the_tokens_learns_nothing(play):
         other = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
         daemon.token = make_token(Token(token.endpoint, other, "tok", daemon.secret))
         agent = await daemon.start_agent("--connect-timeout=1")
-        assert await agent.exit_code() == ExitCode.UNREACHABLE
+        assert await agent.exit_code() == ExitCode.NOT_AUTHORISED
+        assert "does not hold the key that this token pins" in agent.log
         assert not daemon.allowed.peers
+
+    play(script)
+
+
+def test_what_is_no_daemon_is_said_to_be_none(play):
+    async def script(daemon):
+        async def greet(reader, writer):
+            writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+            await reader.read(1)
+            writer.close()
+
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        token = parse_token(daemon.token)
+        daemon.token = make_token(Token(endpoint, token.server_key, "tok", daemon.secret))
+        agent = await daemon.start_agent("--connect-timeout=1")
+        assert await agent.exit_code() == ExitCode.UNREACHABLE
+        assert f"what answers at {endpoint} is no spotlightd" in agent.log
+        server.close()
+
+    play(script)
+
+
+def test_a_key_that_is_not_accepted_any_more_ends_the_agent(play, tmp_path):
+    async def script(daemon):
+        state = ("--state-dir", str(tmp_path / "state"))
+        agent = await daemon.start_agent(*state)
+        await daemon.until(lambda: daemon.all(m.Hello), agent)
+        agent.process.send_signal(signal.SIGTERM)
+        assert await agent.exit_code() == ExitCode.DRAINED
+        daemon.allowed.peers.clear()
+        agent = await daemon.start_agent(*state, command="run")
+        assert await agent.exit_code() == ExitCode.NOT_AUTHORISED
+        assert "does not accept this agent's key" in agent.log
 
     play(script)
 
@@ -183,6 +218,7 @@ def test_a_daemon_that_forgot_the_key_does_not_answer(play):
         ("join", ("--token-file=/nonexistent",), ExitCode.INPUT, "cannot read the token file"),
         ("join", ("spl1.localhost.hunter2",), ExitCode.INPUT, "this is no join token"),
         ("join", ("a", "--token-file=b"), ExitCode.USAGE, "give the token once"),
+        ("join", ("--install", "--workers=x"), ExitCode.USAGE, "--workers"),
         ("join", ("--workers=0",), ExitCode.USAGE, "--workers"),
     ],
 )

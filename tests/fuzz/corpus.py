@@ -142,6 +142,7 @@ BY_OTHERS: list[Maker] = [
     _plain(m.Welcome("a", 1, 1.0, 2, ("ocr",), 16, 32.0, "float32")),
     _plain(m.HeartbeatReply(1)),
     _plain(m.HelloAgain()),
+    _plain(m.ServerKey("k" * 40, 7)),
     _plain(m.Drain(5.0, "enough")),
     _plain(m.Withdraw(UNKNOWN)),
     _plain(m.Ack("r", 1, "result", "stale")),

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import zmq
+
 from spotlightd.atomic import digest_of
 from spotlightd.config import Config
 from spotlightd.errors import SpotlightError
@@ -59,11 +61,9 @@ class KeptLink(Link):
     """A link that keeps what it would send, and sees to it that a peer could read it."""
 
     def __init__(self, allowed: AllowList) -> None:
-        super().__init__(KeyPair("p" * 40, "s" * 40), allowed)
+        public, secret = zmq.curve_keypair()
+        super().__init__(KeyPair(public.decode(), secret.decode()), allowed)
         self.sent: dict[str, list[tuple[m.Message, list[Buffer]]]] = {}
-
-    def _router(self, domain: str, max_bytes: int):  # type: ignore[no-untyped-def]
-        return None
 
     async def send(self, key: str, message: m.Message, frames: Sequence[Buffer] = ()) -> bool:
         try:
@@ -160,7 +160,7 @@ class DispatchTarget:
         logging.getLogger("spotlightd").removeHandler(self._traces)
         await self._settle()
         await self._server.close()
-        self.link.context.term()
+        await self.link.close()
         self.store.close()
 
     def _make_token(self) -> Token:

@@ -111,11 +111,11 @@ def test_everything_is_there_again_after_reopening(tmp_path, store):
 
 
 def test_a_token_is_used_up(store):
-    store.add_token("t", TokenRow(b"k" * 32, 1, time.time() + 60, "pool")).result()
-    assert store.enrol("t", PeerRow("key1", "agent-1", "vm", False)).result()
-    assert not store.enrol("t", PeerRow("key2", "agent-2", "vm", False)).result()
-    assert [peer.public_key for peer in store.peers()] == ["key1"]
-    assert store.token("t").uses_left == 0
+    store.admission.add_token("t", TokenRow(b"k" * 32, 1, time.time() + 60, "pool")).result()
+    assert store.admission.enrol("t", PeerRow("key1", "agent-1", "vm", False)).result()
+    assert not store.admission.enrol("t", PeerRow("key2", "agent-2", "vm", False)).result()
+    assert [peer.public_key for peer in store.admission.peers()] == ["key1"]
+    assert store.admission.token("t").uses_left == 0
 
 
 def test_a_second_daemon_on_the_same_folder_is_refused(store):

@@ -76,6 +76,7 @@ def test_what_cannot_cure_itself_is_not_restarted():
     daemon = read("spotlightd.service")["Service"]["RestartPreventExitStatus"].split()
     agent = read("spotlight-agent.service")["Service"]["RestartPreventExitStatus"].split()
     hopeless = {ExitCode.VERSION_SKEW, ExitCode.NOT_AUTHORISED, ExitCode.INPUT}
+    hopeless |= {ExitCode.USAGE}
     assert set(map(int, daemon)) == hopeless
     assert set(map(int, agent)) == hopeless | {ExitCode.DRAINED}
 

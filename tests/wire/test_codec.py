@@ -30,6 +30,7 @@ MESSAGES = [
     m.Heartbeat(10, 1.5, 0.5, 0.25, (3,), (3, 4)),
     m.Heartbeat(10, 1.5, 0.5, 0.25, (), (), (m.HeldWeights("base", 0, 7, False),)),
     m.HelloAgain(),
+    m.ServerKey("k" * 40, 7),
     m.Notice(30.0, "SIGTERM"),
     m.Drain(5.0, "enough"),
     m.Give(8, (3,)),
