@@ -112,7 +112,7 @@ class Agent:
         """Work until the lifecycle says leave; return its exit code."""
         watch_signals(self.settings.notice_grace_s, self._noticed)
         self._weights.start()
-        self._link.start(self._handle)
+        self._link.start(self._handle, self._reconnected)
         self._hello()
         self._spawn(self._until_welcomed())
         if self.settings.preempt_file is not None:
@@ -157,6 +157,10 @@ class Agent:
         up_s = time.monotonic() - self._began
         port, zone = self._weights.port, self.settings.zone
         self._link.send(m.Hello(protocol, "agent", name, workers, port, held, up_s, zone))
+
+    def _reconnected(self) -> None:
+        if self._welcome is not None and not self._ending.done():
+            self._hello()
 
     def _hello_again(self) -> None:
         """The daemon does not know this session. It says so to every message that waited, so one

@@ -17,8 +17,9 @@ Times, in ms:
 Every trajectory is then replayed by one process, and must be the same within 1e-5. Steps done more
 than once are counted, and so are descriptors and threads of all workers over --leaks regroups.
 
-Targets (--check), for cores that nobody else uses: planned p95 20 ms, killed p95 200 ms, stopped
-p95 the timeout plus 200 ms, one step redone per failure, no descriptor or thread more.
+Targets (--check), for cores that nobody else uses: planned p95 20 ms, killed p95 200 ms to the
+first step done, stopped p95 the timeout plus 200 ms to the last survivor's entry, one step redone
+per failure, no descriptor or thread more.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ SHAPES = (ALL, (0, 1), (2, 3), (1,), ALL, (0, 1, 2), (2, 3), (0, 1))
 TARGETS = {
     "planned_p95_ms": 20.0,
     "killed_step_p95_ms": 200.0,
-    "stopped_step_p95_ms": 1000 * TIMEOUT_S + 200.0,
+    "stopped_agree_p95_ms": 1000 * TIMEOUT_S + 200.0,
     "steps_redone_per_failure": 1.0,
     "descriptors_more": 0.0,
     "threads_more": 0.0,

@@ -62,7 +62,9 @@ def demo(
     console = Console(stderr=as_json)
     config_file = out / "spotlight.toml"
     write_config(config_file, out, seed, iterations, exploration)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell starts what it puts in the background with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     processes = Processes(out)
     began = time.monotonic()
     try:

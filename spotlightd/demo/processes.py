@@ -37,7 +37,9 @@ class Processes:
     def daemon(self, config: Path) -> DemoProcess:
         return self._start("spotlightd", ["run", "--config", str(config)], {}, "spotlightd")
 
-    def agent(self, name: str, token: str) -> DemoProcess:
+    def agent(
+        self, name: str, token: str, *options: str, niceness: int = AGENT_NICENESS
+    ) -> DemoProcess:
         """Start `spotlight-agent join` as if on a VM of its own; the token goes by environment."""
         arguments = [
             "join",
@@ -49,9 +51,10 @@ class Processes:
             str(self.preempt_file(name)),
             "--chunk-bind",
             "127.0.0.1",
+            *options,
         ]
         started = self._start("spotlight-agent", arguments, {"SPOTLIGHT_TOKEN": token}, name)
-        os.setpriority(os.PRIO_PROCESS, started.process.pid, AGENT_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, started.process.pid, niceness)
         return started
 
     def preempt_file(self, name: str) -> Path:

@@ -78,8 +78,9 @@ class Crew:
         """Put the weights' average into the model, or the live weights back."""
         if averages != self._averages:
             self._averages = averages
-            self._tell(Select(averages))
-            self.policy.select(averages)
+            with self.actions.ranks.together():
+                self._tell(Select(averages))
+                self.policy.select(averages)
 
     def leave(self) -> None:
         """Nothing more will come."""
@@ -88,13 +89,15 @@ class Crew:
     def velocity(
         self, latents_BLD: Tensor, sigma_B: Tensor, prompts: PromptEmbeds, settings: SamplerSettings
     ) -> Tensor:
-        self._tell(Velocity(settings))
+        """As the model's, by all ranks. Raises SpotlightError where one of them is gone."""
         fields = {name: t for name, t in prompts._asdict().items() if t is not None}
         tensors = {"latents": latents_BLD, "sigma": sigma_B} | {
             f"prompts.{name}": tensor for name, tensor in fields.items()
         }
-        self.actions.ranks.share(save({k: t.cpu().contiguous() for k, t in tensors.items()}))
-        return self.actions.velocity(latents_BLD, sigma_B, prompts, settings)
+        with self.actions.ranks.together():
+            self._tell(Velocity(settings))
+            self.actions.ranks.share(save({k: t.cpu().contiguous() for k, t in tensors.items()}))
+            return self.actions.velocity(latents_BLD, sigma_B, prompts, settings)
 
     def _tell(self, command: Command) -> None:
         self.actions.ranks.share(msgspec.msgpack.encode(command))

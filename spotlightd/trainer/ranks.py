@@ -5,6 +5,8 @@ length; nothing is pickled.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -13,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from spotlightd.errors import SpotlightError
 
 PATIENCE = timedelta(days=30)
 """Ranks wait for rank 0's next command however long rollouts take. One that waits for a dead one
@@ -71,6 +75,20 @@ class Ranks:
         parts = [torch.empty_like(rows) for _ in range(self.count)]
         dist.all_gather(parts, rows.contiguous())
         return torch.cat(parts)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What all ranks do at once, and what fails for all: nothing is the fault of the sample in
+        hand when another rank is gone, and a rank that failed alone has left the others behind.
+
+        Raises SpotlightError, which ends this process, instead of RuntimeError. Alone, errors pass.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if self.count == 1:
+                raise
+            raise SpotlightError(f"the ranks cannot go on together: {error}") from error
 
     def mesh(self) -> DeviceMesh:
         return init_device_mesh(self.device.type, (self.count,))

@@ -63,7 +63,7 @@ class Scene:
         peer = WeightPeer(self.context, place, lambda m: self._sent(name, m), ready, failed)
         self.agents[name] = peer
         peer.start()
-        welcome = Welcome(name, 1, 1.0, 0, (), 1, 1.0, "float32", self.transport)
+        welcome = Welcome(name, 1, 1.0, 0, (), 1, 1.0, "float32", weights_transport=self.transport)
         await peer.welcomed(welcome)
         member = Member(name, name, "agent", 1, 0.0, 0.0)
         member.chunk_endpoint = f"tcp://127.0.0.1:{peer.port}"

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from spotlightd.dit.denoise import denoise_step
 from spotlightd.dit.lora import adapter_bytes, adapter_parameters, attach_lora
 from spotlightd.dit.models import load_model
 from spotlightd.dit.sampler import Sampler
@@ -26,6 +25,7 @@ from tests.dit.plain_pipelines import (
     requests,
     settings_of,
 )
+from tests.dit.ratio import log_prob_differences
 from tests.dit.tiny_pipelines import BUILDERS, save
 
 MODELS = sorted(BUILDERS)
@@ -220,22 +220,6 @@ def test_before_any_update_the_ratio_is_one(ours, name, batched):
     model = ours(name)
     settings = settings_of(model, name, GUIDED[name], window=(0, 1))
     rolled = sample_whole(Sampler(model), requests(settings))
-    differences = []
-    for position, step in enumerate((0, 1)):
-        groups = [rolled] if batched else [[trajectory] for trajectory in rolled]
-        for group in groups:
-            latents = torch.stack([t.window_latents[position] for t in group])
-            after = torch.stack([t.window_next_latents[position] for t in group])
-            sigma, following = (
-                torch.full((len(group),), settings.sigmas[i]) for i in (step, step + 1)
-            )
-            prompts = model.encode_prompts([t.request.prompt for t in group])
-            with torch.no_grad():
-                velocity = model.velocity(latents, sigma, prompts, settings)
-            out = denoise_step(
-                "flow_cps", latents, velocity, sigma, following, 0.7, settings.sigmas[1],
-                next_latents_BLD=after,
-            )  # fmt: skip
-            old = torch.tensor([t.window_log_probs[position] for t in group])
-            differences.append((out.log_prob - old).abs())
+    groups = [rolled] if batched else [[trajectory] for trajectory in rolled]
+    differences = [log_prob_differences(model, group) for group in groups]
     assert torch.cat(differences).mean() < 1e-5

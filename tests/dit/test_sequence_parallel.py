@@ -13,6 +13,7 @@ from spotlightd.dit.sampler import Sampler
 from spotlightd.dit.sequence_parallel import SequenceParallel
 from spotlightd.errors import InputError
 from spotlightd.models import EMBEDDED_DIR
+from tests.dit.ratio import log_prob_differences
 from tests.dit.sp_ranks import Ranks, TinyModel, make_request, make_transformer
 from triton_kernels.denoise import NoiseKey, draw
 
@@ -79,6 +80,13 @@ def test_trajectories_are_those_of_degree_one_even_when_the_degree_changes_at_ea
             for ours, theirs in zip(got.window_latents, wanted.window_latents, strict=True):
                 assert distance(ours, theirs) < TOLERANCE, degrees
             assert got.window_log_probs == pytest.approx(wanted.window_log_probs, abs=1e-5)
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_the_ratio_is_one_for_a_trainer_that_computes_alone(ranks, degree):
+    requests = [make_request(seed, (3, 5)) for seed in (1, 2, 3)]
+    rolled = run_through(ranks, requests, [degree] * 6)
+    assert log_prob_differences(ranks.plain, rolled).mean() < TOLERANCE
 
 
 def test_a_member_left_in_mid_step_goes_on_alone(ranks):
