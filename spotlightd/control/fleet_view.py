@@ -17,7 +17,8 @@ def window(history: History, since: float | None, seconds: float) -> tuple[float
     """Return (begin, seconds) of the time to show: as asked, or the newest there is.
 
     Args:
-        since: None for the last `seconds` that were measured; `seconds` 0 for the whole run.
+        since: None for the last `seconds` that were measured, or all where it is less; `seconds` 0
+            for the whole run.
     """
     span = history.usage_span()
     if span is None:
@@ -26,7 +27,10 @@ def window(history: History, since: float | None, seconds: float) -> tuple[float
     if not seconds:
         begin = float(low) if since is None else since
         return begin, max(high - begin + 1.0, 1.0)
-    return (max(float(low), high + 1.0 - seconds) if since is None else since), seconds
+    if since is not None:
+        return since, seconds
+    begin = max(float(low), high + 1.0 - seconds)
+    return begin, high + 1.0 - begin
 
 
 def accounts(history: History) -> dict[str, Account]:

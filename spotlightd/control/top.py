@@ -41,7 +41,8 @@ def show_top(client: ControlClient, interval_s: float, count: int, as_json: bool
 
 def _looks(client: ControlClient, interval_s: float, count: int) -> Iterator[Look]:
     newest: deque[api.EventRow] = deque(maxlen=EVENTS_SHOWN)
-    after = taken = 0
+    after = max(client.status().last_event - EVENTS_SHOWN, 0)
+    taken = 0
     while True:
         began = time.monotonic()
         try:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -90,3 +91,17 @@ def test_the_description_is_served_and_whole(served):
     assert operations == {(e.method, e.path) for e in ENDPOINTS}
     for schema in document["components"]["schemas"].values():
         assert schema["type"] == "object"
+
+
+def test_every_address_is_in_the_documents():
+    text = (Path(__file__).parents[2] / "docs" / "control-api.md").read_text()
+    for endpoint in ENDPOINTS:
+        path = (
+            endpoint.path.format(agent_id="a-3", request_id="ID")
+            if endpoint.names
+            else endpoint.path
+        )
+        if endpoint.method == "GET":
+            assert f"`GET {path}`" in text, path
+        else:
+            assert f"http://localhost{path}" in text, path

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sqlite3
 
 import msgspec
 import numpy as np
@@ -17,13 +18,15 @@ from spotlightd.dit.lora import adapter_bytes, adapter_parameters, attach_lora
 from spotlightd.dit.models import load_model
 from spotlightd.dit.png import encode_png
 from spotlightd.dit.sampler import Sampler
-from spotlightd.errors import InputError
+from spotlightd.errors import InputError, UsageError
 from spotlightd.outputs.adapter_file import FILE_NAME, to_diffusers
 from spotlightd.outputs.export import export
 from spotlightd.outputs.grid import GridRow, draw_grid
 from spotlightd.outputs.merge import merge
 from spotlightd.replay import sample_whole
+from spotlightd.replay_command import replay_one
 from spotlightd.sections import RunSection, TrainerSection
+from spotlightd.store.blobs import Blobs
 from spotlightd.store.store import Store
 from spotlightd.wire.messages import FrameSpec, Result
 from tests.dit.plain_pipelines import HEIGHT, WIDTH, requests, settings_of
@@ -97,6 +100,24 @@ def test_an_adapter_is_written_with_card_and_grid(state_dir, tmp_path, trained, 
     with Image.open(out / "samples.png") as grid:
         shades = {int(v) for v in np.unique(np.asarray(grid.convert("L")))}
     assert {60, 200} <= shades
+
+
+def test_a_picture_is_drawn_again_and_compared(state_dir, trained):
+    (asked, *_) = requests(settings_of(trained, "sd3"))
+    name = f"e1-{asked.seed}"
+    found = replay_one(state_dir, name)
+    assert (found["same"], found["compared"]) == (False, "pixels (of 255)")
+    assert found["difference"] > found["tolerance"] and not found["problem"]
+
+    sampler = Sampler(trained)
+    (image,) = sampler.decode(sample_whole(sampler, [asked]))
+    (digest,) = Blobs(state_dir / "blobs").put_many([encode_png(image)])
+    with sqlite3.connect(state_dir / "spotlight.db") as database:
+        database.execute("UPDATE result SET image = ? WHERE request_id = ?", (digest, name))
+    database.close()
+    assert replay_one(state_dir, name)["same"]
+    with pytest.raises(UsageError, match="no trajectory"):
+        replay_one(state_dir, "e7-0")
 
 
 def test_a_merged_model_loads_alone_and_draws_the_same(state_dir, tmp_path, trained):
