@@ -142,6 +142,7 @@ class Daemon:
             self.fleet,
             conductor,
             self.enrolment,
+            self.gate,
             lambda: f"{config.link.host}:{self.link.enrol_port}",
             self._keys.public,
             self._stop.set,

@@ -2,13 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from spotlightd import __version__
 from spotlightd.conductor import Conductor
 from spotlightd.control import api
 from spotlightd.errors import TryAgainError
 from spotlightd.fleet.enrolment import Enrolment
+from spotlightd.fleet.gate import Gate
 from spotlightd.fleet.service import FleetService
 from spotlightd.store.store import Store
 from spotlightd.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -23,6 +24,7 @@ class DaemonView:
         fleet: FleetService,
         conductor: Conductor,
         enrolment: Enrolment,
+        gate: Gate,
         enrol_endpoint: Callable[[], str],
         server_key: str,
         stop: Callable[[], None],
@@ -31,6 +33,7 @@ class DaemonView:
         self._fleet = fleet
         self._conductor = conductor
         self._enrolment = enrolment
+        self._gate = gate
         self._enrol_endpoint = enrol_endpoint
         self._server_key = server_key
         self._stop = stop
@@ -195,6 +198,9 @@ class DaemonView:
         if member is None or member.role != "agent":
             raise TryAgainError(f"{agent_id} cannot be drained: it is not an agent that is present")
         self._fleet.drain(agent_id, deadline_s, "drained by the operator")
+
+    def set_prices(self, pool: str, prices: Mapping[str, float]) -> None:
+        self._gate.set_prices(pool, prices)
 
     def stop(self) -> None:
         self._stop()

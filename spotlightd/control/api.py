@@ -5,6 +5,7 @@ working. Requests refuse unknown fields: a misspelt option must not pass for a d
 docs/control-api.md shows each of them with curl.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct
@@ -200,6 +201,11 @@ class DrainRequest(Ask, frozen=True):
     """Time for finishing or handing back what the agent holds."""
 
 
+class PricesRequest(Ask, frozen=True):
+    prices: dict[str, Annotated[float, Meta(ge=0, le=1e6)]]
+    """Of one spot GPU-hour in the configured currency, by zone; they replace the pool's."""
+
+
 class StopRequest(Ask, frozen=True):
     pass
 
@@ -226,6 +232,10 @@ class Daemon(Protocol):
 
     def drain(self, agent_id: str, deadline_s: float) -> None:
         """Ask an agent (one that `agents` lists) to leave."""
+        ...
+
+    def set_prices(self, pool: str, prices: Mapping[str, float]) -> None:
+        """Bill the pool's agents by zone from their next Hello on."""
         ...
 
     def stop(self) -> None:

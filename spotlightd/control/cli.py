@@ -13,6 +13,7 @@ from spotlightd.commands import add_version, run_app, seconds
 from spotlightd.control import api, render
 from spotlightd.control.client import ControlClient
 from spotlightd.control.places import find_socket, find_state
+from spotlightd.fleets.command import app as fleet_app
 
 app = typer.Typer(
     help="Look at a Spotlight daemon and steer it.",
@@ -33,6 +34,7 @@ token_app = typer.Typer(
 )
 app.add_typer(agents_app, name="agents")
 app.add_typer(token_app, name="token")
+app.add_typer(fleet_app, name="fleet")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Socket = Annotated[

@@ -79,6 +79,11 @@ class ControlClient:
         path = f"/v1/agents/{quote(agent_id, safe='')}/drain"
         return self._post(path, api.DrainRequest(deadline_s=deadline_s), api.Accepted)
 
+    def set_prices(self, pool: str, prices: dict[str, float]) -> api.Accepted:
+        body = msgspec.json.encode(api.PricesRequest(prices=prices))
+        path = f"/v1/pools/{quote(pool, safe='')}/prices"
+        return self._call("PUT", path, body, api.Accepted)
+
     def stop(self) -> api.Accepted:
         return self._post("/v1/stop", api.StopRequest(), api.Accepted)
 

@@ -75,6 +75,7 @@ class ControlServer:
                 web.get("/v1/plan", self._plan),
                 web.get("/v1/events", self._events),
                 web.post("/v1/tokens", self._create_token),
+                web.put("/v1/pools/{pool}/prices", self._set_prices),
                 web.post("/v1/agents/{agent_id}/drain", self._drain),
                 web.post("/v1/stop", self._stop),
             ]
@@ -119,6 +120,11 @@ class ControlServer:
     async def _create_token(self, request: web.Request) -> web.Response:
         ask = await _body(request, api.TokenRequest)
         return _json(self._daemon.create_token(ask.ttl_s, ask.uses, ask.pool), status=201)
+
+    async def _set_prices(self, request: web.Request) -> web.Response:
+        ask, pool = await _body(request, api.PricesRequest), request.match_info["pool"]
+        self._daemon.set_prices(pool, ask.prices)
+        return _json(api.Accepted(accepted=f"{len(ask.prices)} prices of pool {pool}"))
 
     async def _drain(self, request: web.Request) -> web.Response:
         ask = await _body(request, api.DrainRequest)
