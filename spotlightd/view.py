@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -13,6 +12,7 @@ from spotlightd.config import Origins, value_of
 from spotlightd.control import api, views
 from spotlightd.errors import TryAgainError
 from spotlightd.fleet.enrolment import Enrolment
+from spotlightd.fleet.gate import Gate
 from spotlightd.fleet.service import FleetService
 from spotlightd.logs import redact_values
 from spotlightd.store.history import History
@@ -30,13 +30,6 @@ FIGURES_OF = 5
 """Iterations among which the newest measured ones are looked for."""
 
 
-class Doorkeeper(Protocol):
-    """Who may revoke keys and forget members."""
-
-    def revoke(self, agent_id: str) -> None: ...
-    def forget(self, agent_id: str) -> None: ...
-
-
 class DaemonView:
     """Implements `control.api.Daemon`."""
 
@@ -46,7 +39,7 @@ class DaemonView:
         fleet: FleetService,
         conductor: Conductor,
         enrolment: Enrolment,
-        door: Doorkeeper,
+        gate: Gate,
         enrol_endpoint: Callable[[], str],
         server_key: str,
         stop: Callable[[], None],
@@ -56,7 +49,7 @@ class DaemonView:
         self._fleet = fleet
         self._conductor = conductor
         self._enrolment = enrolment
-        self._door = door
+        self._gate = gate
         self._enrol_endpoint = enrol_endpoint
         self._server_key = server_key
         self._stop = stop
@@ -289,10 +282,10 @@ class DaemonView:
         self._fleet.drain(agent_id, deadline_s, "drained by the operator")
 
     def revoke(self, agent_id: str) -> None:
-        self._door.revoke(agent_id)
+        self._gate.revoke(agent_id)
 
     def forget(self, agent_id: str) -> None:
-        self._door.forget(agent_id)
+        self._gate.forget(agent_id)
 
     def set_run(self, state: RunIntent) -> None:
         if self._conductor.finished.is_set():
@@ -306,6 +299,9 @@ class DaemonView:
         else:
             self._fleet.paused = state == "paused"
             self._fleet.dispatch_soon()
+
+    def set_prices(self, pool: str, prices: Mapping[str, float]) -> None:
+        self._gate.set_prices(pool, prices)
 
     def close(self) -> None:
         self._history.close()

@@ -210,5 +210,10 @@ class DrainRequest(Ask, frozen=True):
     """Time for finishing or handing back what the agent holds."""
 
 
+class PricesRequest(Ask, frozen=True):
+    prices: dict[str, Annotated[float, Meta(ge=0, le=1e6)]]
+    """Of one spot GPU-hour in the configured currency, by zone; they replace the pool's."""
+
+
 class Nothing(Ask, frozen=True):
     """A request that says all by its address."""

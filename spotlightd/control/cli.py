@@ -21,6 +21,7 @@ from spotlightd.control.command import (
     print_json,
 )
 from spotlightd.control.top import show_top
+from spotlightd.fleets.command import app as fleet_app
 
 app = typer.Typer(
     help="Look at a Spotlight daemon and steer it.",
@@ -36,6 +37,7 @@ agents_app = group(
 token_app = group("Tokens with which agents join.", "spotlightctl token create --ttl 15m --uses 32")
 app.add_typer(agents_app, name="agents")
 app.add_typer(token_app, name="token")
+app.add_typer(fleet_app, name="fleet")
 app.add_typer(cli_runs.app, name="runs")
 app.add_typer(cli_data.config_app, name="config")
 cli_data.add_to(app)

@@ -125,6 +125,11 @@ class ControlClient:
     def set_run(self, verb: Literal["pause", "resume", "stop"]) -> api.Accepted:
         return self._post(f"/v1/run/{verb}", api.Nothing(), api.Accepted)
 
+    def set_prices(self, pool: str, prices: dict[str, float]) -> api.Accepted:
+        body = msgspec.json.encode(api.PricesRequest(prices=prices))
+        path = f"/v1/pools/{quote(pool, safe='')}/prices"
+        return self._call("PUT", path, body, api.Accepted)
+
     def stop(self) -> api.Accepted:
         return self._post("/v1/stop", api.Nothing(), api.Accepted)
 

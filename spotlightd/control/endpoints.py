@@ -8,7 +8,7 @@ from typing import Any, Literal
 from spotlightd.control import api, views
 from spotlightd.errors import UsageError
 
-Method = Literal["GET", "POST"]
+Method = Literal["GET", "POST", "PUT"]
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,15 @@ ENDPOINTS = (
         api.Accepted,
         200,
         api.Nothing,
+    ),
+    Endpoint(
+        "PUT",
+        "/v1/pools/{pool}/prices",
+        "set_prices",
+        "Bill a pool's agents by zone, from their next Hello on.",
+        api.Accepted,
+        200,
+        api.PricesRequest,
     ),
     Endpoint(
         "POST",

@@ -241,6 +241,11 @@ class Handlers:
             raise NotFoundError(f"no agent '{agent_id}': the daemon knows {listed}")
         return agent_id
 
+    async def set_prices(self, request: web.Request, params: Params) -> api.Accepted:
+        prices, pool = params["ask"].prices, params["pool"]
+        self._daemon.set_prices(pool, prices)
+        return api.Accepted(accepted=f"{len(prices)} prices of pool {pool}")
+
     async def pause(self, request: web.Request, params: Params) -> api.Accepted:
         self._daemon.set_run("paused")
         return api.Accepted(accepted="paused: what is leased or trains is finished")

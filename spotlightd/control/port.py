@@ -1,5 +1,6 @@
 """What the control server needs of the daemon that it serves."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from spotlightd.control import api, views
@@ -53,6 +54,10 @@ class Daemon(Protocol):
 
     def forget(self, agent_id: str) -> None:
         """Take an agent that has left off the list. Raises TryAgainError while it is there."""
+        ...
+
+    def set_prices(self, pool: str, prices: Mapping[str, float]) -> None:
+        """Bill the pool's agents by zone from their next Hello on."""
         ...
 
     def set_run(self, state: RunIntent) -> None:

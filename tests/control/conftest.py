@@ -186,6 +186,9 @@ class RecordingDaemon:
     def drain(self, agent_id: str, deadline_s: float) -> None:
         self.calls.append(("drain", agent_id, deadline_s))
 
+    def set_prices(self, pool, prices):
+        self.calls.append(("set_prices", pool, dict(prices)))
+
     def stop(self) -> None:
         self.calls.append(("stop",))
 
