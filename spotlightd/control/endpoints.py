@@ -8,7 +8,7 @@ from typing import Any, Literal
 from spotlightd.control import api, views
 from spotlightd.errors import UsageError
 
-Method = Literal["GET", "POST"]
+Method = Literal["GET", "POST", "PUT"]
 
 
 @dataclass(frozen=True)
