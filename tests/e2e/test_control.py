@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import BIN
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def ctl(host, *arguments, code=0):
