@@ -12,6 +12,7 @@ import typer
 from spotlightd import __version__
 from spotlightd.commands import seconds
 from spotlightd.control.client import ControlClient
+from spotlightd.control.command import Json, Socket
 from spotlightd.control.places import find_socket, user_folder
 from spotlightd.errors import InputError, UsageError
 from spotlightd.fleets import kubernetes, launch, sky
@@ -42,7 +43,6 @@ class Launched(msgspec.Struct, frozen=True):
 
 
 Name = Annotated[str, typer.Option("--name", help="Of the fleet, which is its agents' pool.")]
-Socket = Annotated[Path | None, typer.Option("--socket", help="The daemon's control socket.")]
 
 
 @app.command("up", epilog="Example: spotlightctl fleet up --gpu H100:1 --count 8 --max-price 2.5")
@@ -62,6 +62,7 @@ def up(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be launched.")
     ] = False,
+    as_json: Json = False,
     socket: Socket = None,
 ) -> None:
     """Launch a fleet; its VMs install the agent, join, and are replaced when they vanish."""
@@ -91,13 +92,14 @@ def up(
         launch.launch_sky(fleet, offers, token)
     else:
         launch.launch_kubernetes(fleet, token)
-    print(f"{count} x {gpu} launched as '{name}': spotlightctl fleet status --name {name}")
+    sentence = f"{count} x {gpu} launched as '{name}': spotlightctl fleet status --name {name}"
+    _say(as_json, {"fleet": name, "jobs": list(fleet.jobs)}, sentence)
 
 
 @app.command("status", epilog="Example: spotlightctl fleet status --name spot")
 def status(
     name: Name = "spot",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     socket: Socket = None,
 ) -> None:
     """Show each VM's job as its provider sees it, and its agents as the daemon does."""
@@ -119,7 +121,7 @@ def status(
 
 
 @app.command("down", epilog="Example: spotlightctl fleet down --name spot")
-def down(name: Name = "spot") -> None:
+def down(name: Name = "spot", as_json: Json = False) -> None:
     """Give a fleet's machines back. Its agents hear of it as of any preemption."""
     fleet = _launched(name)
     if fleet.provider is Provider.SKY:
@@ -128,7 +130,11 @@ def down(name: Name = "spot") -> None:
     else:
         launch.call(kubernetes.delete_command(fleet.name))
     _record(name).unlink()
-    print(f"'{name}' is being given back")
+    _say(as_json, {"fleet": name, "given_back": list(fleet.jobs)}, f"'{name}' is being given back")
+
+
+def _say(as_json: bool, answer: dict[str, Any], sentence: str) -> None:
+    print(json.dumps(answer) if as_json else sentence)
 
 
 def _offers(fleet: Fleet) -> list[Offer]:

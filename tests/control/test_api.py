@@ -84,7 +84,7 @@ def test_ready_says_what_it_waits_for(served):
 
 def test_the_dashboards_port_only_reads(served):
     for endpoint in ENDPOINTS:
-        path = endpoint.path.format(agent_id="a-1", request_id="evaluate-6-TEA-1")
+        path = endpoint.path.format(agent_id="a-1", request_id="evaluate-6-TEA-1", pool="spot")
         if endpoint.handler == "stream":
             continue
         status, body, headers = ask(served, endpoint.method, path, tcp=True)

@@ -97,7 +97,7 @@ def test_every_address_is_in_the_documents():
     text = (Path(__file__).parents[2] / "docs" / "control-api.md").read_text()
     for endpoint in ENDPOINTS:
         path = (
-            endpoint.path.format(agent_id="a-3", request_id="ID")
+            endpoint.path.format(agent_id="a-3", request_id="ID", pool="spot")
             if endpoint.names
             else endpoint.path
         )

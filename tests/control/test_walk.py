@@ -18,9 +18,11 @@ LEAVES = {
     for words, command in commands(typer.main.get_command(cli.app), ["spotlightctl"])
     if not getattr(command, "commands", {}) or command.invoke_without_command
 }
-ELSEWHERE = {"spotlightctl replay"}
-"""Samples with torch: tests/e2e/test_control.py runs it."""
-NO_DAEMON = {"spotlightctl completion", "spotlightctl config check", "spotlightctl replay"}
+FLEETS = {f"spotlightctl fleet {verb}" for verb in ("up", "status", "down")}
+"""They call a provider's own command: tests/fleets runs them."""
+ELSEWHERE = {"spotlightctl replay"} | FLEETS
+"""Replay samples with torch: tests/e2e/test_control.py runs it."""
+NO_DAEMON = {"spotlightctl completion", "spotlightctl config check"} | ELSEWHERE
 
 
 def run(words, *more):
