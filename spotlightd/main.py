@@ -38,6 +38,7 @@ from spotlightd.fleet.ports import Ports, choose_ports, remember_ports
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.fleet.service import TRAINER, FleetService
 from spotlightd.fleet.weights_desk import WeightsDesk
+from spotlightd.limits import raise_file_limit
 from spotlightd.models import resolve_model_dir
 from spotlightd.prompts import load_prompts
 from spotlightd.rewards import check_options, needs_of
@@ -64,6 +65,7 @@ def run(config: Config, origins: Origins) -> int:
 
     Raises SpotlightError for bad input, a taken state directory, socket or port.
     """
+    raise_file_limit()
     return asyncio.run(_run(config, origins))
 
 
