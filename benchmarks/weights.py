@@ -46,7 +46,8 @@ from _swarm_hosts import (
 from spotlightd.fleet.membership import Member
 from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.weights.chunks import ChunkStore
-from spotlightd.weights.server import AGAIN_S, ChunkServer
+from spotlightd.weights.serve import AGAIN_S
+from spotlightd.weights.server import ChunkServer
 
 CHUNK_BYTES = 4 * 2**20
 MB = 1e6

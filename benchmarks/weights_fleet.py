@@ -4,8 +4,8 @@
 
 Every VM and the daemon send and receive 10 Gbit/s; all VMs start together, in four zones. What each
 receiver, each server and the daemon decide is the project's own code; the network, the clock and
-the daemon's announcements over CURVE are modelled (`_swarm_world.py`). The bound is the time in
-which a VM's own link carries the bytes: nobody can be faster.
+the daemon's announcements over CURVE are modelled (`spotlightd/simulate/swarm.py`). The
+bound is the time in which a VM's own link carries the bytes: nobody can be faster.
 
     base     Qwen-Image, 41 GB
     adapter  its rank-64 adapter, 0.85 GB
@@ -20,16 +20,13 @@ import sys
 import time
 
 from _report import finish, make_parser
-from _swarm_world import Network, World
 
-from spotlightd.weights.client import MOST_IN_FLIGHT
+from spotlightd.simulate.swarm import Network, World
+from spotlightd.simulate.transfers import DIGEST_BYTES, LEAST_CHUNK, WINDOW
+from spotlightd.weights.fetch import MOST_IN_FLIGHT
 from spotlightd.weights.manifest import chunk_size
 
-LEAST_CHUNK = 4 * 2**20
 SIZES = {"base": 41_000_000_000, "adapter": 850_000_000}
-DIGEST_BYTES = 66
-"""Of one chunk in a manifest: hex digits and two bytes of MessagePack."""
-WINDOW = 4
 
 
 def spread(size: int, vms: int, coarse: int, seed: int) -> dict[str, float]:

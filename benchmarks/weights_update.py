@@ -29,7 +29,8 @@ from spotlightd.fleet.membership import Member
 from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.models import EMBEDDED_DIR
 from spotlightd.weights.chunks import ChunkStore
-from spotlightd.weights.server import AGAIN_S, ChunkServer
+from spotlightd.weights.serve import AGAIN_S
+from spotlightd.weights.server import ChunkServer
 from spotlightd.wire import messages as m
 from spotlightd.wire import weights as ww
 from spotlightd.wire.token import Token, make_token

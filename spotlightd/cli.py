@@ -97,6 +97,30 @@ def install(
     do(installing.Wanted(root, dry_run, start, uninstall, purge), host)
 
 
+@app.command(
+    epilog="Example: spotlightd simulate configs/qwen-image-ocr.toml --trace p3-trace.csv --seed 1"
+)
+def simulate(
+    config: Annotated[Path, typer.Argument(help="TOML file.")],
+    trace: Annotated[Path, typer.Option(help="Spot trace that the VMs follow.")],
+    seed: Annotated[int, typer.Option(help="Of everything random; same seed, same history.")] = 1,
+    variant: Annotated[
+        str, typer.Option(help="This system, a baseline, or a technique switched off.")
+    ] = "spotlight",
+    assumptions: Annotated[
+        Path | None, typer.Option(help="TOML file with assumptions that differ.")
+    ] = None,
+    set_: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Play a run in virtual time, on modelled GPUs that follow a spot trace."""
+    from spotlightd.simulate import command
+
+    changes = dict(map(_assignment, set_ or []))
+    outcome = command.simulate(config, changes, trace, seed, variant, assumptions)
+    print(outcome.to_json() if as_json else "\n".join(command.describe(outcome)))
+
+
 @config_app.command("check", epilog="Example: spotlightd config check --config spotlight.toml")
 def check(config: File = None, set_: Sets = None, state_dir: StateDir = None) -> None:
     """Say whether `run` would accept this configuration (exit code 78 if not)."""

@@ -17,6 +17,7 @@ import msgspec
 from spotlightd import logs
 from spotlightd.config import Config
 from spotlightd.fleet.entries import Entry
+from spotlightd.fleet.moment import moment_of
 from spotlightd.fleet.service import TRAINER, FleetService
 from spotlightd.planner.cycle import CommittedResult, Cycle, CycleState
 from spotlightd.planner.decisions import (
@@ -31,7 +32,7 @@ from spotlightd.planner.decisions import (
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
-from spotlightd.planner.timing import Moment, Spot
+from spotlightd.planner.timing import Moment
 from spotlightd.store.rows import StoredRequest, StoredResult
 from spotlightd.store.store import Store
 from spotlightd.wire.sampling import Request, RequestKind
@@ -135,13 +136,8 @@ class Conductor:
 
     def _moment(self) -> Moment:
         """The clock, and the agents that can be given exploration now."""
-        scheduler, members = self.fleet.scheduler, self.fleet.members
-        agents = {
-            agent_id: Spot(members.members[agent_id].workers, puller.credit + len(puller.held))
-            for agent_id, puller in scheduler.pullers.items()
-            if puller.role == "agent" and puller.versions and members.may_lease(agent_id)
-        }
-        return Moment(time.monotonic(), agents, self.fleet.train_fraction)
+        fleet = self.fleet
+        return moment_of(fleet.scheduler, fleet.members, time.monotonic(), fleet.train_fraction)
 
     async def run(self) -> None:
         """Take events until cancelled."""

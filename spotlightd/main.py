@@ -50,7 +50,8 @@ from spotlightd.trainer_child import TrainerChild
 from spotlightd.view import DaemonView
 from spotlightd.weights.chunks import ChunkStore
 from spotlightd.weights.remembered import RememberedDigests
-from spotlightd.weights.server import AGAIN_S, ChunkServer
+from spotlightd.weights.serve import AGAIN_S
+from spotlightd.weights.server import ChunkServer
 from spotlightd.wire.messages import Drain
 
 logger = logging.getLogger(__name__)

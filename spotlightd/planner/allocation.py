@@ -121,12 +121,13 @@ def next_prompt(
     first = min(prompts, key=lambda p: p.issued, default=None)
     if first is not None and first.issued < group_size:
         return first, float("inf")
-    largest = max((p.variance() for p in prompts), default=0.0)
+    variances = [p.variance() for p in prompts]
+    largest = max(variances, default=0.0)
     best, best_worth, best_gain = None, 0.0, 0.0
-    for prompt in prompts:
+    for prompt, variance in zip(prompts, variances, strict=True):
         if prompt.issued >= most or prompt.uninformative:
             continue
-        variance = largest if prompt.all_equal else prompt.variance()
+        variance = largest if prompt.all_equal else variance
         gain = variance * (
             group_gain(prompt.issued + 1, group_size, controls, fidelity)
             - group_gain(prompt.issued, group_size, controls, fidelity)

@@ -10,6 +10,7 @@ are selected from whatever was scored when training ends. In mode `critical_path
 precedes each rollout instead, with the version that will train.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -91,6 +92,8 @@ class Cycle:
         self.requests: dict[str, Request] = {}
         self.results: dict[str, CommittedResult] = {}
         self.failed: set[str] = set()
+        self._waiting: set[str] | None = None
+        """What the phase still waits for; None: to be counted anew."""
 
     @property
     def complete(self) -> bool:
@@ -122,6 +125,7 @@ class Cycle:
         """Take up the stored requests and results of the current iteration after a restart."""
         self.requests.update({r.request_id: r for r in requests})
         self.results.update({r.request_id: r for r in results if r.request_id in self.requests})
+        self._waiting = None
 
     def resume(self) -> list[Decision]:
         """After `restore`: the phase may have been complete already."""
@@ -132,6 +136,8 @@ class Cycle:
         if result.request_id not in self.requests:
             return []
         self.results[result.request_id] = result
+        if self._waiting is not None:
+            self._waiting.discard(result.request_id)
         if self.requests[result.request_id].kind == "explore":
             self.explorer.scored(
                 result.request_id, result.scores, result.producer, result.gpu_s, self.moment.now
@@ -151,6 +157,7 @@ class Cycle:
         if request is None:
             return []
         self.failed.add(request_id)
+        self._waiting = None
         if request.kind == "explore":
             self.explorer.scored(request_id, None, "", 0.0, self.moment.now)
         if request.kind != "rollout" or self.state.phase != "rollout":
@@ -168,7 +175,7 @@ class Cycle:
             return []
         for request in again:
             del self.results[request.request_id]
-        state.phase = "rollout"
+        state.phase, self._waiting = "rollout", None
         reason = f"{len(again)} trajectories are damaged"
         return [
             Reopen([request.request_id for request in again], reason),
@@ -313,14 +320,10 @@ class Cycle:
         kind = self.state.phase
         if kind not in ("evaluate", "explore", "rollout"):
             return []
-        waiting = [
-            r.request_id
-            for r in self.requests.values()
-            if r.kind == kind
-            and r.request_id not in self.results
-            and r.request_id not in self.failed
-        ]
-        if waiting:
+        if self._waiting is None:
+            asked = {i for i, r in self.requests.items() if r.kind == kind}
+            self._waiting = asked - self.results.keys() - self.failed
+        if self._waiting:
             return []
         if kind == "explore":
             return self._select("every candidate is scored")
@@ -330,51 +333,47 @@ class Cycle:
         """Replace the requests of the phase before; exploration may outlive an evaluation."""
         kept = {i: r for i, r in self.requests.items() if r.kind == keep_kind}
         self.requests = kept | {r.request_id: r for r in requests}
+        self._waiting = None
         self.results = {i: r for i, r in self.results.items() if i in self.requests}
         self.failed = {i for i in self.failed if i in self.requests}
 
     # --- what is measured ---------------------------------------------------------------------
 
     def _start_training(self, reason: str) -> StartTraining:
-        groups = []
+        rollouts, groups = self._rollouts(), []
         for group in self.state.groups:
-            rows = [row for row in self._group_results(group) if row[1].trajectory is not None]
+            rows = [row for row in rollouts[group.prompt_id] if row[1].trajectory is not None]
             rewards = self.plan.train_rewards([result.scores for _, result in rows])
-            samples = [self._train_sample(*row, r) for row, r in zip(rows, rewards, strict=True)]
+            controls = {member.seed for member in group.members if member.role == "control"}
+            samples = tuple(
+                TrainSample(
+                    request_id=request.request_id,
+                    seed=request.seed,
+                    reward=reward,
+                    trajectory=result.trajectory or "",
+                    producer=result.producer,
+                    control=request.seed in controls,
+                )
+                for (request, result), reward in zip(rows, rewards, strict=True)
+            )
             if samples:
-                request = self.requests[samples[0].request_id]
-                groups.append(TrainGroup(group.prompt_id, request, tuple(samples)))
-        message = Train(self.state.iteration, self.state.iteration, tuple(groups))
-        return StartTraining(message, reason)
-
-    def _train_sample(
-        self, request: Request, result: CommittedResult, reward: float
-    ) -> TrainSample:
-        return TrainSample(
-            request_id=request.request_id,
-            seed=request.seed,
-            reward=reward,
-            trajectory=result.trajectory or "",
-            producer=result.producer,
-            control=self.plan.role_of(self.state.groups, request) == "control",
+                groups.append(TrainGroup(group.prompt_id, rows[0][0], samples))
+        return StartTraining(
+            Train(self.state.iteration, self.state.iteration, tuple(groups)), reason
         )
 
-    def _group_results(self, group: GroupPlan) -> list[tuple[Request, CommittedResult]]:
-        return [
-            (request, self.results[request.request_id])
-            for request in self.requests.values()
-            if request.kind == "rollout"
-            and request.prompt_id == group.prompt_id
-            and request.request_id in self.results
-        ]
+    def _rollouts(self) -> dict[str, list[tuple[Request, CommittedResult]]]:
+        """Return the committed rollouts of each prompt."""
+        found: dict[str, list[tuple[Request, CommittedResult]]] = defaultdict(list)
+        for request in self.requests.values():
+            if request.kind == "rollout" and request.request_id in self.results:
+                found[request.prompt_id].append((request, self.results[request.request_id]))
+        return found
 
     def _fresh(self) -> dict[tuple[str, int], dict[str, float]]:
         """Regenerated scores by (prompt, seed)."""
-        return {
-            (request.prompt_id, request.seed): result.scores
-            for group in self.state.groups
-            for request, result in self._group_results(group)
-        }
+        found = self._rollouts().items()
+        return {(p, request.seed): row.scores for p, rows in found for request, row in rows}
 
     def _rollout_metrics(self) -> dict[str, float]:
         """Measure the rollouts; the planner learns from them."""

@@ -8,7 +8,7 @@ learn   fidelity, spreads and harm, from the regenerated groups
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Struct
@@ -206,17 +206,18 @@ class Planner:
         exploration.timed = left is not None
         if left is not None and left <= 0:
             return []
-        chosen: list[str] = []
-        ahead = {name: replace(p) for name, p in exploration.prompts.items()}
+        chosen: list[PromptProgress] = []
+        prompts = exploration.prompts.values()
         for _ in range(moment.slots - len(exploration.in_flight)):
-            prompt, gain = next_prompt(
-                ahead.values(), self.group_size, self.controls, plan.rho, plan.most
-            )
-            if prompt is None or self._idle_rather(gain, ahead.values(), left, moment, plan):
+            prompt, gain = next_prompt(prompts, self.group_size, self.controls, plan.rho, plan.most)
+            if prompt is None or self._idle_rather(gain, prompts, left, moment, plan):
                 break
             prompt.issued += 1
-            chosen.append(prompt.prompt_id)
-        return chosen
+            chosen.append(prompt)
+        # They count as issued once the caller has added them.
+        for prompt in chosen:
+            prompt.issued -= 1
+        return [prompt.prompt_id for prompt in chosen]
 
     def _idle_rather(
         self,

@@ -240,13 +240,6 @@ class CyclePlan:
             _spread([row[self.train_reward] for row in rows]),
         )
 
-    def role_of(self, groups: Iterable[GroupPlan], request: Request) -> Role:
-        for group in groups:
-            for member in group.members:
-                if group.prompt_id == request.prompt_id and member.seed == request.seed:
-                    return member.role
-        raise KeyError(f"{request.request_id} is in no group of the iteration")
-
     # --- inside -------------------------------------------------------------------------------
 
     def _prompts_of(self, iteration: int) -> list[str]:

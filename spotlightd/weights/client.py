@@ -22,6 +22,7 @@ from spotlightd.weights.chunks import Download
 from spotlightd.weights.fetch import (
     DAEMON,
     FAR,
+    MOST_IN_FLIGHT,
     NEAR,
     Ask,
     Decision,
@@ -44,7 +45,6 @@ CHUNK_OVERHEAD_BYTES = 4096
 WINDOW_BYTES = 16 * 2**20
 """What one peer may owe: four chunks of 4 MiB saturate a connection, and 8 chunks over all peers
 keep the queues of servers short (`benchmarks/weights.py` shows both)."""
-MOST_IN_FLIGHT = 8
 FRUITLESS_SEARCHES = 3
 STALLED = 3
 """Timeouts without any chunk after which a transfer is given up."""

@@ -22,6 +22,8 @@ BUSY_LEAST_S, BUSY_MOST_S = 0.02, 1.0
 LATE_LEAST_S, LATE_FACTOR = 0.5, 4.0
 """With nothing left to ask for, a chunk that takes longer than this, or than so many times the
 usual, is asked of a second peer."""
+MOST_IN_FLIGHT = 8
+"""Chunks that all peers together may owe."""
 STARVED_S = 0.5
 SEARCH_EVERY_S = 2.0
 
@@ -94,7 +96,7 @@ class Fetch:
     total: int
     rng: Random
     window: int = 4
-    in_flight: int = 8
+    in_flight: int = MOST_IN_FLIGHT
     peers: dict[str, _Peer] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)
     asked: int = 0

@@ -16,6 +16,9 @@ from typing import Literal
 BURST_S = 0.05
 """The uplink's limit holds over any time longer than this, or than one chunk takes."""
 
+AGAIN_S = 2.0
+"""For the daemon's server: how long a chunk that was sent to one receiver is refused to others,
+who will have it from that one by then."""
 MOST_LENT = 4096
 """Chunks that are remembered as sent, before those that were sent long ago are forgotten."""
 NEWS_RATE = 0.4e9

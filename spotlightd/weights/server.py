@@ -28,9 +28,6 @@ from spotlightd.zmq_ports import bind_port
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 4096
-AGAIN_S = 2.0
-"""For the daemon's server: how long a chunk that was sent to one receiver is refused to others,
-who will have it from that one by then."""
 CurveKeys = tuple[str, str]
 """Public and secret key in Z85."""
 

@@ -32,9 +32,11 @@ import zmq.asyncio
 
 from spotlightd.errors import TryAgainError
 from spotlightd.weights.chunks import ChunkStore, Download
-from spotlightd.weights.client import MOST_IN_FLIGHT, Swarm, fetch
+from spotlightd.weights.client import Swarm, fetch
+from spotlightd.weights.fetch import MOST_IN_FLIGHT
 from spotlightd.weights.manifest import build_manifest, chunk_order
-from spotlightd.weights.server import AGAIN_S, ChunkServer
+from spotlightd.weights.serve import AGAIN_S
+from spotlightd.weights.server import ChunkServer
 from spotlightd.wire.weights import Manifest, WeightPeer
 
 FORK = mp.get_context("fork")

@@ -23,8 +23,7 @@ from spotlightd.weights.fetch import (
     Source,
 )
 from spotlightd.weights.holders import Holders
-from spotlightd.weights.serve import Refuse, Send, Serving, Tell
-from spotlightd.weights.server import AGAIN_S
+from spotlightd.weights.serve import AGAIN_S, Refuse, Send, Serving, Tell
 
 KEY = ("adapter", 1)
 ROOT = "v"
@@ -67,10 +66,11 @@ class Host:
 @dataclass
 class World:
     """Args:
-    vms: hosts that fetch.
+    vms: hosts that fetch or have everything.
     chunks: number of equal chunks.
     chunk_bytes: size of each.
     manifest_bytes: what an announcement carries.
+    complete: so many of them have everything from the start.
     """
 
     vms: int
@@ -81,6 +81,7 @@ class World:
     in_flight: int
     network: Network = field(default_factory=Network)
     seed: int = 1
+    complete: int = 0
     now: float = 0.0
     control_bytes: int = 0
     far_chunks: int = 0
@@ -98,27 +99,34 @@ class World:
         }
         everything = (1 << self.chunks) - 1
         self.daemon = Host("daemon", "", Serving(again_s=AGAIN_S), have=everything)
-        self.left = len(self.hosts)
+        self.left = self.vms - self.complete
         for host in self.hosts.values():
             self.holders.joined(host.name, host.zone)
         # Whoever is in the fleet will fetch what is announced: all are peers from the start.
         for host in self.hosts.values():
             self.holders.has(KEY, host.name, 0, complete=False)
+        for host in list(self.hosts.values())[: self.complete]:
+            host.have, host.count, host.done_at = everything, self.chunks, 0.0
+            self.holders.has(KEY, host.name, self.chunks, complete=True)
+
+    @property
+    def receivers(self) -> list[Host]:
+        return list(self.hosts.values())[self.complete :]
 
     def run(self) -> float:
         """Announce, and return when the last VM has everything."""
         at = 0.0
-        self.holders.choose_seeds(KEY, list(self.hosts))
+        self.holders.choose_seeds(KEY, [host.name for host in self.receivers])
         seeds = self.holders.seeds[KEY]
         # Seeds are told first.
-        for host in sorted(self.hosts.values(), key=lambda host: host.name not in seeds):
+        for host in sorted(self.receivers, key=lambda host: host.name not in seeds):
             pointed = self.holders.point(KEY, host.name)
             size = self.manifest_bytes + 48 * (len(pointed.near) + len(pointed.far))
             at += self.network.announce_s + size / self.network.announce_rate
             self.control_bytes += size
             sources = [
-                *(Source(peer, NEAR) for peer in pointed.near),
-                *(Source(peer, FAR) for peer in pointed.far),
+                *(self._source(peer, NEAR) for peer in pointed.near),
+                *(self._source(peer, FAR) for peer in pointed.far),
             ]
             if pointed.daemon:
                 sources.append(Source("daemon", DAEMON, complete=True))
@@ -200,6 +208,9 @@ class World:
         host = self._host(name)
         host.wake_at = None
         self._serve(host, host.serving.tick(self.now))
+
+    def _source(self, peer: str, rank: int) -> Source:
+        return Source(peer, rank, complete=self.hosts[peer].done_at is not None)
 
     # --- acting -------------------------------------------------------------------------------
 

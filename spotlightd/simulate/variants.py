@@ -1,0 +1,50 @@
+"""This system, its baselines, and this system without one of its techniques each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spotlightd.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    title: str
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the configuration that differ."""
+    spot: bool = True
+    reserved_factor: int = 1
+    """Times the assumed number of reserved GPUs."""
+    groups: bool = True
+    """Workers help one another: sequence parallelism."""
+    commits: bool = True
+    """In-flight state is committed; otherwise what is lost starts anew."""
+    peers: bool = True
+    """Weights come from peers; otherwise everybody asks the daemon."""
+
+
+_OFF = {"planner.mode": "off"}
+
+BASELINES = (
+    Variant("reserved", "reserved GPUs only", _OFF, spot=False, groups=False),
+    Variant("reserved_3x", "three times the reserved GPUs", _OFF, False, 3, groups=False),
+    Variant("spot", "reserved and spot, no exploration", _OFF),
+    Variant("critical_path", "exploration before each rollout", {"planner.mode": "critical_path"}),
+    Variant("fixed", "exploration while training, a fixed plan", {"planner.mode": "fixed"}),
+    Variant("spotlight", "this system", {"planner.mode": "bandit"}),
+)
+ABLATIONS = (
+    Variant("no_groups", "without sequence parallelism", groups=False),
+    Variant("no_commits", "without step commits", {"fleet.commit_every": "0"}, commits=False),
+    Variant("no_backups", "without backup leases", {"fleet.backup_leases": "false"}),
+    Variant("no_peers", "weights from the daemon alone", peers=False),
+    Variant("no_reserved_rollouts", "reserved GPUs only train", {"run.trainer_rolls_out": "false"}),
+)
+VARIANTS = {variant.name: variant for variant in (*BASELINES, *ABLATIONS)}
+
+
+def find_variant(name: str) -> Variant:
+    """Raises UsageError for an unknown one."""
+    if name not in VARIANTS:
+        raise UsageError(f"unknown variant '{name}' (known: {', '.join(VARIANTS)})")
+    return VARIANTS[name]

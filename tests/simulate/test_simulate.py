@@ -1,0 +1,151 @@
+"""The simulator: same seed, same history; bursts as in the trace; assumptions are checked."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from spotlightd.commands import run_app
+from spotlightd.config import load
+from spotlightd.errors import InputError
+from spotlightd.simulate.assumptions import load_assumptions
+from spotlightd.simulate.command import simulate
+from spotlightd.simulate.durations import Durations
+from spotlightd.simulate.learning import Learner, load_fit
+from spotlightd.simulate.rewards import Fidelity
+from spotlightd.simulate.traces import load_trace, seat_changes
+from spotlightd.simulate.transfers import arrival_s
+
+CONFIG = Path(__file__).parents[2] / "configs/qwen-image-ocr.toml"
+SMALL = {
+    "run.evaluate_every": "0",
+    "run.iterations": "14",
+    "run.evaluate_prompts": "2",
+    "planner.prompts_per_iteration": "4",
+}
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Six instances; four go within a minute, while others come one by one."""
+    rows = [(0, "add", f"n{i}") for i in range(6)]
+    rows += [(700_000 + 15_000 * i, "remove", f"n{i}") for i in range(4)]
+    rows += [(800_000 + 60_000 * i, "add", f"m{i}") for i in range(4)]
+    rows += [(2_000_000, "remove", "m0")]
+    path = tmp_path / "burst.csv"
+    path.write_text("".join(f"{at},{kind},{name}\n" for at, kind, name in rows))
+    return path
+
+
+def play(trace, seed=1, variant="spotlight", assumptions=None, **changes):
+    return simulate(CONFIG, SMALL | changes, trace, seed, variant, assumptions)
+
+
+def test_the_same_seed_gives_the_same_history(trace):
+    first, second, other = play(trace), play(trace), play(trace, seed=2)
+    assert first == second
+    assert first.events > 1000 and first.iterations == 14
+    assert other.digest != first.digest
+
+
+def test_every_gpu_second_is_paid_once(trace):
+    found = play(trace, variant="spot")
+    assert found.spot.useful > 0 and found.spot.idle > 0 and found.spot.boot > 0
+    assert found.spot.cost == pytest.approx(found.spot.held / 3600 * 2.66)
+    assert found.reserved.held == pytest.approx(4 * found.time_s)
+
+
+def test_spot_shortens_rollouts_and_exploration_spreads_groups(trace):
+    alone, spot = play(trace, variant="reserved"), play(trace, variant="spot")
+    whole = play(trace)
+    assert alone.spot.held == 0 and spot.rollout_s < alone.rollout_s
+    assert spot.explored == 0 < whole.explored
+    assert whole.spot.idle_share < spot.spot.idle_share
+    assert whole.variance_ratio > spot.variance_ratio
+
+
+def test_one_assumption_changes_the_outcome(trace, tmp_path):
+    dearer = tmp_path / "dear.toml"
+    dearer.write_text("[prices]\nspot = { a = 5.32 }\n")
+    before, after = play(trace), play(trace, assumptions=dearer)
+    assert after.spot.cost == pytest.approx(2 * before.spot.cost)
+    assert after.digest == before.digest
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("[boot]\nbot_s = 3\n", "did you mean 'boot.boot_s'"),
+        ("[boot]\nboot_s = -3\n", "boot_s"),
+        ("[boots]\n", "unknown key 'boots'"),
+        ("[tasks.ocr]\ntarget = 0.1\n", "start < target"),
+    ],
+)
+def test_assumptions_that_cannot_be_used_are_refused(tmp_path, text, said):
+    path = tmp_path / "given.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        load_assumptions(path)
+
+
+def test_seats_follow_instances_and_go_in_bursts(trace):
+    read = load_trace(trace)
+    assert read.peak == 6
+    changes = seat_changes(read, 4, 1, 20_000)
+    up = [False] * 4
+    for change in changes:
+        assert up[change.seat] != change.up, "a seat changes what it is"
+        up[change.seat] = change.up
+    lost = sorted(change.at for change in changes if not change.up)
+    assert any(later - earlier < 60 for earlier, later in itertools.pairwise(lost))
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("hello\n")
+    with pytest.raises(InputError, match="is no spot trace"):
+        load_trace(path)
+
+
+def test_durations_give_back_what_was_published():
+    given = load_assumptions()
+    changes = {"sampler.height": "1024", "sampler.width": "1024"}
+    durations = Durations(load(CONFIG, changes, {})[0], given)
+    assert durations.step_s == pytest.approx(20.0 / 50)
+    square = {"sampler.height": "2048", "sampler.width": "2048"}
+    curve = Durations(load(CONFIG, square, {})[0], given).curve(8)
+    assert curve.at(4) == pytest.approx(112.5 / 39.6)
+    published = Durations(load(CONFIG, {}, {})[0], given)
+    rollout_s = 512 * 10 * published.step_s / 4
+    assert rollout_s + published.train_s(512, 4) == pytest.approx(360.0)
+
+
+def test_random_groups_take_as_many_iterations_as_assumed():
+    task = load_assumptions().tasks["ocr"]
+    learner = Learner(task, load_fit().exponent, 16)
+    while not learner.reached:
+        learner.trained([15 / 16], [1.0])
+    assert len(learner.levels) - 1 == task.iterations
+
+
+def test_fidelity_falls_with_lag_and_with_fewer_steps():
+    fidelity = Fidelity(load_assumptions().fidelity)
+    assert fidelity.rho(0, 1.0) > fidelity.rho(1, 1.0) > fidelity.rho(1, 0.5) > 0
+
+
+def test_a_newcomer_fetches_from_peers():
+    given = load_assumptions().transfer
+    (alone,) = arrival_s(given, given.adapter_gb, 1, 3)
+    bound = given.adapter_gb * 8 / given.gbit_s
+    assert bound <= alone < 3 * bound
+
+
+def test_the_command_prints_json(trace, capsys):
+    from spotlightd.cli import app
+
+    sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    words = ["simulate", str(CONFIG), "--trace", str(trace), "--variant", "fixed", "--json", *sets]
+    assert run_app(app, "spotlightd", words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["variant"] == "fixed" and found["iterations"] == 14
