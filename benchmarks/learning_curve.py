@@ -78,7 +78,7 @@ def main() -> int:
     runs = [json.loads(path.read_text()) for path in sorted(args.runs.glob("*.json"))]
     if not runs:
         print(f"learning_curve: no runs in {args.runs}: benchmarks/exploration.py makes them")
-        return 1
+        return 69
     variance_ratios(runs)
     exponent, tau, rise, rms = fit(runs)
     rng = np.random.default_rng(0)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from spotlightd.config import Config, load
 from spotlightd.simulate.assumptions import Assumptions, load_assumptions
 from spotlightd.simulate.outcome import Outcome, Usage
@@ -13,7 +15,12 @@ from spotlightd.simulate.variants import Variant, find_variant
 
 def configure(path: Path, changes: Mapping[str, str], variant: Variant) -> Config:
     """Return the configuration with a variant's changes, which no environment variable touches."""
-    return load(path, {**changes, **variant.changes}, {})[0]
+    config = load(path, {**changes, **variant.changes}, {})[0]
+    if variant.reserved_rolls_out:
+        return config
+    # Not a key given to `load`: it refuses the file's keys of the trainer's sampling then.
+    run = msgspec.structs.replace(config.run, trainer_rolls_out=False)
+    return msgspec.structs.replace(config, run=run)
 
 
 def simulate(

@@ -17,6 +17,7 @@ class Variant:
     """Times the assumed number of reserved GPUs."""
     groups: bool = True
     """Workers help one another: sequence parallelism."""
+    reserved_rolls_out: bool = True
     commits: bool = True
     """In-flight state is committed; otherwise what is lost starts anew."""
     peers: bool = True
@@ -38,7 +39,7 @@ ABLATIONS = (
     Variant("no_commits", "without step commits", {"fleet.commit_every": "0"}, commits=False),
     Variant("no_backups", "without backup leases", {"fleet.backup_leases": "false"}),
     Variant("no_peers", "weights from the daemon alone", peers=False),
-    Variant("no_reserved_rollouts", "reserved GPUs only train", {"run.trainer_rolls_out": "false"}),
+    Variant("no_reserved_rollouts", "reserved GPUs only train", reserved_rolls_out=False),
 )
 VARIANTS = {variant.name: variant for variant in (*BASELINES, *ABLATIONS)}
 

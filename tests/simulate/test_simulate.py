@@ -16,6 +16,7 @@ from spotlightd.simulate.learning import Learner, load_fit
 from spotlightd.simulate.rewards import Fidelity
 from spotlightd.simulate.traces import load_trace, seat_changes
 from spotlightd.simulate.transfers import arrival_s
+from spotlightd.simulate.variants import VARIANTS
 
 CONFIG = Path(__file__).parents[2] / "configs/qwen-image-ocr.toml"
 SMALL = {
@@ -63,6 +64,13 @@ def test_spot_shortens_rollouts_and_exploration_spreads_groups(trace):
     assert spot.explored == 0 < whole.explored
     assert whole.spot.idle_share < spot.spot.idle_share
     assert whole.variance_ratio > spot.variance_ratio
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_every_variant_runs_to_its_end(trace, name):
+    found = play(trace, variant=name, **{"run.iterations": "2"})
+    assert (found.variant, found.iterations) == (name, 2)
+    assert (found.spot.held > 0) == VARIANTS[name].spot
 
 
 def test_one_assumption_changes_the_outcome(trace, tmp_path):
