@@ -65,8 +65,8 @@ class Work:
         """GPU-seconds of requests that moved to another worker, to be reported with their next."""
         self._waiting: dict[str, Waiting] = {}
         self._scoring: list[str] = []
-        self._progress: set[tuple[str, int, int]] = set()
-        """(request, fence, step) of step commits that are not acknowledged."""
+        self._progress: dict[tuple[str, int], list[tuple[m.Progress, list[Buffer]]]] = {}
+        """By request and fence, step commits that are not acknowledged, oldest first."""
         self._flushing: set[int] = set()
         """Workers that have not answered Flush yet."""
         self._scorer: Child | None = None
@@ -100,7 +100,11 @@ class Work:
 
     def acked(self, ack: m.Ack) -> None:
         if ack.what == "progress":
-            self._progress = {p for p in self._progress if p[:2] != (ack.request_id, ack.fence)}
+            # One for each, in order: an older step's must not pass for the newest one's.
+            key = (ack.request_id, ack.fence)
+            waiting = self._progress.pop(key, [])[1:]
+            if waiting:
+                self._progress[key] = waiting
         else:
             self.pull.acked(ack.request_id, ack.fence)
 
@@ -126,10 +130,22 @@ class Work:
     def resend(self, everything: bool = False) -> None:
         now = time.monotonic()
         if everything:
-            # Step commits are not repeated: the next one, or the result, says more.
-            self._progress.clear()
+            self._resend_progress()
         for report in self.pull.resend(now) if everything else self.pull.due(now):
             self._send(report.message, report.frames)
+
+    def _resend_progress(self) -> None:
+        """Of each lease that still holds, send the newest state again: it says all that the older
+        ones did, and upon a notice there is no next one.
+        """
+        held = self.pull.held
+        self._progress = {
+            (request_id, fence): waiting[-1:]
+            for (request_id, fence), waiting in self._progress.items()
+            if request_id in held and held[request_id].fence == fence
+        }
+        for ((progress, frames),) in self._progress.values():
+            self._send(progress, frames)
 
     # --- where requests are -------------------------------------------------------------------
 
@@ -239,10 +255,12 @@ class Work:
         lease = self.pull.held.get(message.request_id)
         if lease is None or lease.fence != message.fence:
             return
-        self._progress.add((message.request_id, message.fence, message.step_index))
         gpu_s = message.gpu_s + self._carried_gpu_s.pop(message.request_id, 0.0)
         progress = m.Progress(
             message.request_id, message.fence, message.step_index, gpu_s, message.frames
+        )
+        self._progress.setdefault((message.request_id, message.fence), []).append(
+            (progress, frames)
         )
         self._send(progress, frames)
 

@@ -180,3 +180,36 @@ def test_a_broken_lease_fails_alone(scene):
     ((failed, _),) = scene.sent
     assert failed.reason == "latents are not finite" and not failed.final
     assert list(scene.work.pull.held) == ["b"]
+
+
+def committed(scene, name, fence, step):
+    specs = (m.FrameSpec("trajectory", 2),)
+    scene.said(0, w.StepState(name, fence, step, 0.5, specs), [b"tr"])
+
+
+def test_an_older_steps_ack_does_not_pass_for_the_newest_ones(scene):
+    scene.grant("a", 1)
+    for step in (1, 2):
+        committed(scene, "a", 1, step)
+    ack = m.Ack("a", 1, "progress", "committed")
+    scene.work.acked(ack)
+    assert not scene.work.settled
+    scene.work.acked(ack)
+    assert scene.work.settled
+
+
+def test_a_new_session_is_told_the_newest_step_again(scene):
+    """An agent that leaves upon a notice commits once: the daemon may restart just then."""
+    scene.grant("a", 1)
+    scene.grant("b", 2)
+    for step in (1, 2):
+        committed(scene, "a", 1, step)
+    committed(scene, "b", 2, 1)
+    scene.work.give_up(["b"])
+    before = len(scene.sent)
+    scene.work.resend(everything=True)
+    (again,) = scene.messages()[before:]
+    assert (again.request_id, again.fence, again.step_index) == ("a", 1, 2)
+    assert not scene.work.settled
+    scene.work.acked(m.Ack("a", 1, "progress", "stale"))
+    assert scene.work.settled
