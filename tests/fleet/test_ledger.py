@@ -27,6 +27,54 @@ def test_time_is_split_without_rest(ledger):
     ledger.validate(150.0)
 
 
+def test_who_did_nothing_was_idle(ledger):
+    nothing = {"useful": 0.0, "wasted": 0.0, "loading": 0.0}
+    assert ledger.classes("a", 150.0) == nothing | {"idle": 100.0}
+    assert ledger.classes("nobody", 150.0) == {}
+
+
+def test_totals_are_over_all_accounts(ledger):
+    ledger.join("b", "vm", "trainer", 1, 1.0, now=140.0)
+    ledger.heartbeat("a", busy_s=50.0, loading_s=10.0)
+    ledger.committed("a", 30.0)
+    ledger.heartbeat("b", busy_s=2.0, loading_s=3.0)
+    assert ledger.totals(150.0) == {
+        "useful": 30.0,
+        "wasted": 22.0,
+        "loading": 13.0,
+        "idle": 45.0,
+    }
+    assert Ledger().totals(1.0) == dict.fromkeys(("useful", "wasted", "loading", "idle"), 0.0)
+
+
+def test_figures_are_cumulative(ledger):
+    """Loading may have taken longer than all work since."""
+    for busy_s, loading_s in ((1.0, 6.0), (2.0, 7.0), (9.0, 7.5)):
+        ledger.heartbeat("a", busy_s, loading_s)
+        assert (ledger.accounts["a"].busy_s, ledger.accounts["a"].loading_s) == (busy_s, loading_s)
+
+
+@pytest.mark.parametrize(("up_s", "held"), [(25.0, 80.0), (20.0, 80.0), (15.0, 40.0)])
+def test_a_silence_is_billed_where_the_same_process_comes_back(ledger, up_s, held):
+    """It was last heard at 110 and speaks again at 130."""
+    ledger.left("a", 110.0, lost=True)
+    assert sum(ledger.classes("a", 130.0).values()) == 20.0
+    ledger.join("a", "vm", "agent", 2, 3.6, now=130.0, up_s=up_s)
+    assert sum(ledger.classes("a", 140.0).values()) == held
+
+
+def test_who_said_goodbye_was_not_there_in_between(ledger):
+    ledger.left("a", 110.0)
+    ledger.join("a", "vm", "agent", 2, 3.6, now=130.0, up_s=500.0)
+    assert sum(ledger.classes("a", 140.0).values()) == 40.0
+
+
+def test_a_daemons_absence_is_billed_where_the_agent_stayed(ledger):
+    restored = Ledger.restore(ledger.dump(now=110.0))
+    restored.join("a", "vm", "agent", 2, 3.6, now=130.0, up_s=500.0)
+    assert sum(restored.classes("a", 140.0).values()) == 80.0
+
+
 def test_busy_time_that_was_not_committed_is_wasted_after_a_kill(ledger):
     ledger.heartbeat("a", busy_s=8.0, loading_s=0.0)
     ledger.left("a", 110.0)

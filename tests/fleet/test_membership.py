@@ -26,11 +26,37 @@ def test_silence_makes_suspect_then_lost_then_forgotten(fleet):
     assert fleet.members == {}
 
 
+def test_patience_lasts_to_the_end(fleet):
+    assert fleet.tick(6) == [] and fleet.may_lease("a")
+    fleet.tick(7)
+    assert fleet.tick(15) == []
+    fleet.tick(16)
+    assert fleet.tick(100) == [] and "a" in fleet.members
+
+
+def test_who_says_goodbye_is_gone_and_forgotten_later(fleet):
+    fleet.members["a"].ready_versions = (3,)
+    change = fleet.leave("a", "goodbye", 5)
+    assert (change.state, fleet.members["a"].state, fleet.members["a"].left_at) == (
+        "gone", "gone", 5,
+    )  # fmt: skip
+    assert fleet.members["a"].ready_versions == () and fleet.present("a") is None
+    assert fleet.leave("a", "again", 6) is None and fleet.tick(50) == []
+    assert states(fleet.tick(101)) == [("a", "forgotten")]
+
+
+def test_hello_again_says_what_was_before(fleet):
+    fleet.tick(7)
+    change = fleet.hello(Member("a", "vm", "agent", 1, joined_at=8, last_seen=8))
+    assert (change.state, "suspect" in change.reason) == ("live", True)
+    assert fleet.may_lease("a") and not fleet.members["a"].chunk_endpoint
+
+
 def test_any_message_clears_suspicion(fleet):
     fleet.tick(7)
     change = fleet.seen("a", 8)
     assert change is not None and change.state == "live"
-    assert fleet.tick(13) == []
+    assert fleet.may_lease("a") and fleet.tick(13) == []
 
 
 def test_a_lost_agent_is_not_revived_by_a_late_message(fleet):

@@ -35,7 +35,7 @@ HISTORY = "test_histories.py::test_no_history_loses_or_doubles_anything"
 SUITES = {
     "ledger": ["test_ledger.py", HISTORY],
     "membership": ["test_membership.py", HISTORY],
-    "pullers": ["test_last_wave.py", HISTORY, "test_scheduler.py"],
+    "pullers": ["test_pullers.py", "test_last_wave.py", HISTORY, "test_scheduler.py"],
     "queues": [HISTORY, "test_scheduler.py"],
     "last_wave": ["test_last_wave.py", HISTORY],
     "scheduler": ["test_last_wave.py", HISTORY, "test_scheduler.py"],
