@@ -87,7 +87,12 @@ class Work:
         states = states_by_fence(grant, frames)
         if self.groups is not None and grant.leases:
             self.groups.fed()
-        for lease in self.pull.granted(grant.leases):
+        leases = self.pull.granted(grant.leases)
+        if self.pull.draining:
+            # It crossed the notice. To fail it would cost what others committed of it.
+            self.give_up([lease.request.request_id for lease in leases])
+            return
+        for lease in leases:
             assert self.workers is not None
             state = states[lease.fence]
             slot = self.workers.least_loaded(lease.request.policy_version)
@@ -145,7 +150,8 @@ class Work:
             if request_id in held and held[request_id].fence == fence
         }
         for ((progress, frames),) in self._progress.values():
-            self._send(progress, frames)
+            # Its time may be in the accounts already.
+            self._send(msgspec.structs.replace(progress, gpu_s=0.0), frames)
 
     # --- where requests are -------------------------------------------------------------------
 

@@ -151,8 +151,7 @@ class Store:
             done = connection.execute(
                 "UPDATE request SET progress_step = ?, progress_blob = ?, gpu_s = gpu_s + ? "
                 "WHERE request_id = ? AND fence = ? AND state IN ('queued', 'leased') "
-                # The same step again was heard before, and its time is counted.
-                "AND progress_step < ?",
+                "AND progress_step <= ?",
                 (step_index, digests[0], gpu_s, request_id, fence, step_index),
             )
             return ("committed" if done.rowcount else "stale"), digests[0]

@@ -209,7 +209,15 @@ def test_a_new_session_is_told_the_newest_step_again(scene):
     before = len(scene.sent)
     scene.work.resend(everything=True)
     (again,) = scene.messages()[before:]
-    assert (again.request_id, again.fence, again.step_index) == ("a", 1, 2)
+    assert (again.request_id, again.fence, again.step_index, again.gpu_s) == ("a", 1, 2, 0.0)
     assert not scene.work.settled
     scene.work.acked(m.Ack("a", 1, "progress", "stale"))
     assert scene.work.settled
+
+
+def test_a_grant_that_crosses_a_notice_is_handed_back_and_no_failure(scene):
+    """A failure would make the daemon forget the steps that others had committed."""
+    scene.work.flush()
+    scene.grant("a", 1, state=b"state")
+    assert scene.messages() == [m.HandBack((m.HeldLease("a", 1),), 0.0)]
+    assert not hasattr(scene.slots[0], "told") and scene.work.settled
