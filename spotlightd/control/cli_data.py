@@ -138,8 +138,12 @@ def replay(
     if result.returncode not in (ExitCode.OK, ExitCode.FAILURE) or not result.stdout:
         last = (result.stderr.strip().splitlines() or ["it gave no reason"])[-1]
         sentence = last.removeprefix("replay: ")
-        kinds = {ExitCode.INPUT: InputError, ExitCode.USAGE: UsageError}
-        raise kinds.get(ExitCode(result.returncode), SpotlightError)(sentence)
+        # Any other code, a signal's too, is a failure that has no kind.
+        kinds: dict[int, type[SpotlightError]] = {
+            ExitCode.INPUT: InputError,
+            ExitCode.USAGE: UsageError,
+        }
+        raise kinds.get(result.returncode, SpotlightError)(sentence)
     if json:
         print(result.stdout.strip())
     else:

@@ -5,12 +5,16 @@ import io
 import json
 import re
 import shlex
+import signal
+import subprocess
 
 import pytest
 import typer
 
 from spotlightd.commands import run_app
-from spotlightd.control import cli
+from spotlightd.control import cli, cli_data
+from spotlightd.store.history import History
+from tests.control.runs import write_run
 from tests.test_project import commands
 
 LEAVES = {
@@ -115,3 +119,14 @@ def exported(monkeypatch):
     from tests.control.test_api import archive
 
     monkeypatch.setattr(handlers, "_packed", lambda state_dir, version: archive("README.md"))
+
+
+def test_a_replay_that_is_killed_is_one_line_and_no_trace(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "state", iterations=1)
+    killed = subprocess.CompletedProcess([], -signal.SIGKILL, stdout="", stderr="")
+    monkeypatch.setattr(cli_data.subprocess, "run", lambda *_, **__: killed)
+    history = History(folder)
+    ((name,),) = history.read("SELECT request_id FROM result LIMIT 1")
+    history.close()
+    code, out, err = run(f"spotlightctl replay {name} --state-dir {folder}")
+    assert (code, out, err) == (1, "", "spotlightctl: it gave no reason\n")

@@ -41,6 +41,11 @@ def folder(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("run") / "state", iterations=20)
 
 
+def telemetry(folder):
+    command = [sys.executable, "-m", "spotlightd.telemetry", str(folder)]
+    return [*command, "--tracker", "tensorboard"]
+
+
 def test_everything_is_shown_once_also_by_a_second_process(folder, tmp_path):
     first, second = Seen(), Seen()
     feed = Feed(folder, tmp_path / "cursor.json", "ocr")
@@ -55,15 +60,7 @@ def test_everything_is_shown_once_also_by_a_second_process(folder, tmp_path):
 
 
 def test_tensorboard_reads_what_the_command_wrote(folder, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "spotlightd.telemetry",
-        str(folder),
-        "--tracker",
-        "tensorboard",
-    ]
-    subprocess.run([*command, "--out", str(tmp_path)], check=True, timeout=60)
+    subprocess.run([*telemetry(folder), "--out", str(tmp_path)], check=True, timeout=60)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
@@ -75,16 +72,8 @@ def test_tensorboard_reads_what_the_command_wrote(folder, tmp_path):
 
 
 def test_it_follows_until_it_is_told_to_end(folder, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "spotlightd.telemetry",
-        str(folder),
-        "--tracker",
-        "tensorboard",
-    ]
     process = subprocess.Popen(
-        [*command, "--out", str(tmp_path), "--follow"], stderr=subprocess.DEVNULL
+        [*telemetry(folder), "--out", str(tmp_path), "--follow"], stderr=subprocess.DEVNULL
     )
     cursor = tmp_path / "tensorboard.cursor.json"
     try:
