@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -248,6 +249,9 @@ def main() -> int:
     if args.print_schedule:
         print_schedule(make_schedule(args.seed, plan))
         return 0
+    # A shell starts what it puts in the background with SIGINT ignored, and children would inherit
+    # that: an agent that is interrupted while it starts would go on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
         folder = Path(temporary)
