@@ -73,10 +73,10 @@ def plan(
     spot_gpus: Annotated[int, typer.Option(min=0)] = 8,
 ) -> None:
     """Say what a run would need: GPUs, memory, time and money, and on which assumptions."""
-    settings, origins = _load(config, set_, None)
+    settings, _ = _load(config, set_, None)
     from spotlightd.sizing.check import check_run
 
-    for line in check_run(settings, origins, gpu, reserved_gpus, spot_gpus):
+    for line in check_run(settings, gpu, reserved_gpus, spot_gpus):
         print(line)
 
 
@@ -143,7 +143,7 @@ def show(
         rows = {key: {"value": value, "origin": origins[key]} for key, value in values.items()}
         print(json.dumps(rows if origin else values))
         return
-    without_effect = {found.key for found in unused(settings, values)}
+    without_effect = {found.key for found in unused(settings)}
     for key, value in values.items():
         # Valid TOML, so that it can be kept as a file; TOML has no null, and stating what has no
         # effect is an error.

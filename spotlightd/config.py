@@ -21,7 +21,10 @@ from spotlightd.sections import Config
 __all__ = ["Config", "Origins", "all_keys", "load", "value_of"]
 
 Origins = dict[str, str]
-"""Dotted key -> where its value came from."""
+"""Dotted key -> where its value came from: a file's path, or one of these."""
+COMMAND_LINE = "command line"
+ENVIRONMENT = "environment "
+"""Before the variable's name."""
 
 
 def load(
@@ -42,18 +45,15 @@ def load(
     """
     raw, origins = _read_file(path)
     for key, text in _from_environment(os.environ if environ is None else environ).items():
-        _put(raw, origins, key, text, f"environment {_variable(key)}")
+        _put(raw, origins, key, text, f"{ENVIRONMENT}{_variable(key)}")
     for key, text in (flags or {}).items():
-        _put(raw, origins, key, text, "command line")
+        _put(raw, origins, key, text, COMMAND_LINE)
     _refuse_unknown(raw, origins)
     config = _convert(raw, origins)
     _check_finite(config, origins)
     _check_together(config)
     check_trainer(config)
-    for found in unused(config, origins):
-        raise ConfigError(
-            f"{origins[found.key]}: '{found.key}' has no effect with {found.because}: leave it out"
-        )
+    _refuse_unused(config, origins)
     return config, {key: origins.get(key, "default") for key in all_keys()}
 
 
@@ -159,6 +159,28 @@ def _check_finite(config: Config, origins: Origins) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             where = origins.get(key, "configuration")
             raise ConfigError(f"{where}: bad value for '{key}': {value} is not a finite number")
+
+
+def _refuse_unused(config: Config, origins: Origins) -> None:
+    """Refuse a stated key without effect, unless a stronger origin is what switched it off.
+
+    A file may so describe an exploration that `--set planner.mode=off` leaves out for once.
+    """
+    for found in unused(config):
+        stated = origins.get(found.key, "default")
+        if stated != "default" and _rank(stated) >= _rank(origins.get(found.switch, "default")):
+            raise ConfigError(
+                f"{stated}: '{found.key}' has no effect with {found.because}; {found.cure}"
+            )
+
+
+def _rank(origin: str) -> int:
+    """Return how strong an origin is: of two that state a key, the stronger one counts."""
+    if origin == COMMAND_LINE:
+        return 3
+    if origin.startswith(ENVIRONMENT):
+        return 2
+    return 0 if origin == "default" else 1
 
 
 def _check_together(config: Config) -> None:
