@@ -24,7 +24,6 @@ trainer_rolls_out = false
 [planner]
 prompts_per_iteration = 2
 group_size = 4
-candidates = 6
 [sampler]
 num_steps = 6
 sde_window_size = 3
