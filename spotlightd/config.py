@@ -1,7 +1,7 @@
 """The daemon's configuration: TOML, with flag > `SPOTLIGHT_<SECTION>_<KEY>` > file > default.
 
 The keys are in `sections.py`. `load` remembers where each value came from
-(`spotlightd config --origin`).
+(`spotlightd config --origin`); `compose` lays a run's configuration over the daemon's own.
 """
 
 import difflib
@@ -18,10 +18,15 @@ from spotlightd.config_checks import check_trainer, unused
 from spotlightd.errors import ConfigError
 from spotlightd.sections import Config
 
-__all__ = ["Config", "Origins", "all_keys", "load", "value_of"]
+__all__ = ["Config", "Origins", "all_keys", "compose", "load", "read_tables", "value_of"]
 
 Origins = dict[str, str]
 """Dotted key -> where its value came from."""
+Tables = dict[str, dict[str, Any]]
+"""Section -> key -> plain value, as TOML has them."""
+
+COMMAND_LINE = "command line"
+DEFAULT = "default"
 
 
 def load(
@@ -40,11 +45,51 @@ def load(
         ConfigError: unreadable file, unknown key (the nearest valid one is named), or a value
             of the wrong type, out of bounds or at odds with another.
     """
-    raw, origins = _read_file(path)
+    raw = {} if path is None else read_tables(path)
+    origins = _origins_of(raw, str(path))
     for key, text in _from_environment(os.environ if environ is None else environ).items():
         _put(raw, origins, key, text, f"environment {_variable(key)}")
     for key, text in (flags or {}).items():
-        _put(raw, origins, key, text, "command line")
+        _put(raw, origins, key, text, COMMAND_LINE)
+    return _checked(raw, origins)
+
+
+def compose(
+    own: Config, own_origins: Origins, file: str, tables: Tables, flags: Mapping[str, str]
+) -> tuple[Config, Origins]:
+    """Return the configuration of a run that is handed to a daemon with one of its own.
+
+    Flags come before the run's tables, and those before what the daemon's own states.
+
+    Args:
+        file: where the tables were read, for errors and origins.
+        flags: dotted key -> text.
+
+    Raises ConfigError as `load`, and for a key that is the daemon's alone.
+    """
+    raw: Tables = {}
+    origins: Origins = {}
+    for key, origin in own_origins.items():
+        value = msgspec.to_builtins(value_of(own, key))
+        if origin != DEFAULT and value is not None:
+            section, name = key.split(".")
+            raw.setdefault(section, {})[name] = value
+            origins[key] = origin
+    wanted = _origins_of(tables, file)
+    for section, table in tables.items():
+        raw.setdefault(section, {}).update(table)
+    for key, text in flags.items():
+        _put(raw, wanted, key, text, COMMAND_LINE)
+    for key, origin in wanted.items():
+        if key.startswith(("link.", "control.")) or key == "store.state_dir":
+            raise ConfigError(
+                f"{origin}: '{key}' is the daemon's own, for all of its runs: leave it out, or "
+                f"change it in the daemon's configuration and start it again"
+            )
+    return _checked(raw, origins | wanted)
+
+
+def _checked(raw: Tables, origins: Origins) -> tuple[Config, Origins]:
     _refuse_unknown(raw, origins)
     config = _convert(raw, origins)
     _check_finite(config, origins)
@@ -54,7 +99,7 @@ def load(
         raise ConfigError(
             f"{origins[found.key]}: '{found.key}' has no effect with {found.because}: leave it out"
         )
-    return config, {key: origins.get(key, "default") for key in all_keys()}
+    return config, {key: origins.get(key, DEFAULT) for key in all_keys()}
 
 
 def all_keys() -> list[str]:
@@ -72,9 +117,8 @@ def value_of(config: Config, key: str) -> Any:
     return getattr(getattr(config, section), name)
 
 
-def _read_file(path: Path | None) -> tuple[dict[str, dict[str, Any]], Origins]:
-    if path is None:
-        return {}, {}
+def read_tables(path: Path) -> Tables:
+    """Return a TOML file's sections. Raises ConfigError where it is no such file."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -87,7 +131,11 @@ def _read_file(path: Path | None) -> tuple[dict[str, dict[str, Any]], Origins]:
                 f"{path}: '{section}' stands outside a section; expected [section] headers such "
                 f"as [run], then keys"
             )
-    return raw, {f"{section}.{key}": str(path) for section in raw for key in raw[section]}
+    return raw
+
+
+def _origins_of(tables: Tables, origin: str) -> Origins:
+    return {f"{section}.{key}": origin for section, table in tables.items() for key in table}
 
 
 def _variable(key: str) -> str:
@@ -107,19 +155,19 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _put(raw: dict[str, Any], origins: Origins, key: str, text: str, origin: str) -> None:
+def _put(raw: Tables, origins: Origins, key: str, text: str, origin: str) -> None:
     if key.count(".") != 1:
         raise ConfigError(f"{origin}: '{key}' is not of the form section.key=value")
     section, name = key.split(".")
-    raw.setdefault(section, {})[name] = _parse(text)
+    raw.setdefault(section, {})[name] = parse(text)
     origins[key] = origin
 
 
-def _parse(text: str) -> Any:
+def parse(text: str) -> Any:
     """Read a value as TOML would, and as a plain string where it is no TOML value."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -140,7 +188,7 @@ def _refuse_unknown(raw: Mapping[str, Mapping[str, Any]], origins: Origins) -> N
             raise ConfigError(f"unknown section [{section}]{_nearest(section, sections)}")
 
 
-def _convert(raw: dict[str, Any], origins: Origins) -> Config:
+def _convert(raw: Tables, origins: Origins) -> Config:
     try:
         return msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
