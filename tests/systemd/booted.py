@@ -15,8 +15,10 @@ from typing import Any
 
 BIN = "/opt/spotlight/bin"
 CONFIG = Path("/etc/spotlight/spotlightd.toml")
+STATE = Path("/var/lib/spotlight/runs/words")
 RUN = """
 [run]
+name = "words"
 iterations = 500
 evaluate_prompts = 1
 evaluate_seeds = 1
@@ -82,14 +84,16 @@ def hear_of_empty_groups() -> None:
 def walk(report: dict[str, Any]) -> None:
     hear_of_empty_groups()
     sh("spotlightd install")
-    text = CONFIG.read_text()
-    assert "iterations" in text, "the template explains itself"
-    # Two sections of the same name are an error in TOML: the template's [run] holds comments only.
-    CONFIG.write_text(text.replace("\n[run]\n", "\n") + RUN)
+    assert "iterations" in CONFIG.read_text(), "the template explains itself"
     sh(f"spotlightd config check --config {CONFIG}")
     began = time.monotonic()
     sh("systemctl start spotlightd")
     report["start_s"] = time.monotonic() - began
+    report["waits"] = status()["run_state"], prop("spotlightd", "StatusText")
+    Path("/root/words.toml").write_text(RUN)
+    sh("spotlightctl runs submit /root/words.toml")
+    until("the run goes on", lambda: status()["run_state"] == "running")
+    report["runs"] = status()["run"], prop("spotlightd", "StatusText")
     report["secret_key_refused"] = subprocess.run(
         ["setpriv", "--reuid=spotlight", "--regid=spotlight", "--clear-groups",
          "cat", "/etc/spotlight/server.key"], capture_output=True,
@@ -132,7 +136,7 @@ def walk(report: dict[str, Any]) -> None:
     report["units_left"] = [str(path) for path in Path("/etc/systemd/system").rglob("spotlight*")]
     report["active_left"] = sh("systemctl list-units --plain --no-legend 'spotlight*'").split("\n")
     report["data_left"] = sorted(str(path) for path in Path("/etc/spotlight").iterdir())
-    report["state_left"] = Path("/var/lib/spotlight/spotlight.db").exists()
+    report["state_left"] = (STATE / "spotlight.db").exists()
 
 
 def secrets_in(text: str) -> list[str]:

@@ -113,6 +113,11 @@ def test_the_service_cannot_read_its_key_from_disk(report):
     assert report["secret_key_refused"] != 0
 
 
+def test_the_unit_waits_for_a_run_and_takes_one(report):
+    assert report["waits"] == ["waiting", "waiting for a run"]
+    assert report["runs"] == ["words", "training"]
+
+
 def test_a_second_unit_joins_and_stops_in_time_with_nothing_lost(report):
     assert report["agent_active"] == "active"
     assert report["stop_s"] < 25 and report["stop_code"] == 3
