@@ -67,6 +67,13 @@ def prop(unit: str, name: str) -> str:
     return sh(f"systemctl show --property={name} --value {unit}").strip()
 
 
+def unit_state() -> dict[str, str]:
+    return {
+        name: prop("spotlightd", name)
+        for name in ("ActiveState", "SubState", "NRestarts", "WatchdogUSec")
+    }
+
+
 def committed() -> int:
     return sum(states.get("done", 0) for states in status()["requests"].values())
 
@@ -129,6 +136,14 @@ def walk(report: dict[str, Any]) -> None:
     done = committed()
     until("work goes on", lambda: committed() > done)
     report["agent_restarts"] = int(prop("spotlight-agent", "NRestarts"))
+
+    # The run ends and the daemon stays: the next run finds it, and the agent, where they are.
+    sh("spotlightctl runs stop")
+    until("the daemon waits", lambda: status()["run_state"] == "waiting")
+    report["between"] = unit_state()
+    sh("spotlightctl runs submit /root/words.toml --set run.name=words-2")
+    until("the agent joins the next run", lambda: status()["agents"].get("live") == 1)
+    report["second_run"] = status()["run"], unit_state()
     report["log_secrets"] = secrets_in(sh("journalctl --no-pager --output=cat"))
 
     sh("spotlight-agent install --uninstall")

@@ -136,6 +136,12 @@ def test_a_killed_daemon_comes_back_by_itself(report):
     assert report["agent_restarts"] == 0, "its agent rejoined without being touched"
 
 
+def test_a_run_ends_and_the_next_one_finds_daemon_and_agent_where_they_are(report):
+    state = {"ActiveState": "active", "SubState": "running", "NRestarts": "1"}
+    state |= {"WatchdogUSec": "30s"}
+    assert report["between"] == state and report["second_run"] == ["words-2", state]
+
+
 def test_no_secret_is_in_the_journal(report):
     assert report["log_secrets"] == []
 
