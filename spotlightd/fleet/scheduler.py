@@ -87,7 +87,8 @@ class Scheduler:
         if holder is None:
             self._queues.add(entry)
         else:
-            self.pullers.setdefault(holder, Puller("agent"))
+            if holder not in self.pullers:
+                self.pullers.join(holder, Puller("agent"))
             self._lease(entry, holder, entry.fence, deadline)
 
     def withdraw(self, request_ids: Iterable[str]) -> dict[str, list[HeldLease]]:
@@ -122,7 +123,7 @@ class Scheduler:
         for request_id in (before.held | before.backups) - {h.request_id for h in held}:
             self._give_up(agent_id, self.entries[request_id])
         self.pullers.leave(agent_id)
-        self.pullers[agent_id] = Puller(role, held=before.held, backups=before.backups)
+        self.pullers.join(agent_id, Puller(role, held=before.held, backups=before.backups))
         return [lease for lease in held if not self._readopt(agent_id, lease, now)]
 
     def _readopt(self, agent_id: str, lease: HeldLease, now: float) -> bool:
@@ -220,7 +221,7 @@ class Scheduler:
         request_id = entry.request.request_id
         entry.state, entry.holder, entry.fence = "leased", agent_id, fence
         entry.deadline = deadline
-        self.pullers[agent_id].held.add(request_id)
+        self.pullers.hold(agent_id, request_id)
         if entry.backup is None and entry.request.kind in AWAITED:
             self._single[request_id] = None
         self._deadlines.watch(deadline, fence, request_id)
