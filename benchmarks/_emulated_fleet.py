@@ -30,6 +30,8 @@ ENROLMENTS = 8
 """At the same time."""
 SPREAD = 0.3
 """Of a trajectory's time, both ways."""
+CHUNK_PORT = 9
+"""Weights are announced to agents that serve them; nobody asks these for any."""
 NOISE = os.urandom(TRAJECTORY_BYTES)
 
 
@@ -96,13 +98,13 @@ class EmulatedAgent:
         self._hello()
 
     def vanish(self) -> set[str]:
-        """Be gone without a word; return the requests that were held."""
+        """Be gone without a word; return the requests that were held, or not acknowledged yet."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         self._loop.remove_reader(self._socket.FD)
         self._socket.close()
-        return set(self.pull.held)
+        return self.pull.held.keys() | self.pull.unacked.keys()
 
     # --- link ---------------------------------------------------------------------------------
 
@@ -124,7 +126,7 @@ class EmulatedAgent:
         protocol = (m.PROTOCOL_MAJOR, m.PROTOCOL_MINOR)
         up_s = time.monotonic() - self._began
         self._seen.hellos += 1
-        self._send(m.Hello(protocol, "agent", self._name, 1, 0, self.pull.hello(), up_s, "zone"))
+        self._send(m.Hello(protocol, "agent", self._name, 1, CHUNK_PORT, self.pull.hello(), up_s))
 
     def _handle(self, message: m.Message) -> None:
         match message:

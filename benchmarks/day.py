@@ -7,8 +7,9 @@ simulate` runs them; GPUs and training are modelled, and weights arrive at once:
 benchmark of its own (`weights_fleet.py`). VMs come and go with a
 published trace, in its bursts. So that a cost can be compared between fleets, work grows with the
 fleet: one group of twenty for twenty agents, a reserved GPU for twenty agents. A trajectory takes a
-GPU ten minutes, as one of a video does; it is committed every ten denoising steps. Agents beat
-every ten seconds, each beat through membership and ledger.
+GPU twenty minutes, as one of a video does; it is committed every ten denoising steps. Training
+takes forty, in which spot GPUs explore. Agents beat every ten seconds, each beat through
+membership and ledger.
 
 An event is a timer of the virtual clock: a commit, a result, a lease's dispatch, a VM's boot or
 loss, a report of the trainer. Beats are on top of these: their cost counts, they do not.
@@ -48,8 +49,9 @@ FLEET = {
     "fleet.heartbeat_s": "10",
     "fleet.suspect_s": "30",
     "fleet.lost_s": "60",
-    "fleet.lease_s": "600",
+    "fleet.lease_s": "3600",
 }
+TELL_S = 2 * 3600.0
 TARGET_S, TARGET_GB, TARGET_GROWTH = 600.0, 2.0, 2.0
 
 
@@ -57,7 +59,9 @@ def scaled(agents: int) -> tuple[Config, Assumptions]:
     """Return a configuration and assumptions whose work grows with the fleet."""
     groups = max(agents // PER_AGENT, 1)
     given = load_assumptions(
-        denoise={"timings": [[512, 50, 750.0], [1024, 50, 3750.0]]},
+        denoise={"timings": [[512, 50, 1500.0], [1024, 50, 7500.0]]},
+        # Two GPU-minutes of training an image, beside what 512 images of ten such steps take.
+        train={"step_s": 512 / 4 * (10 * 30.0 + 120.0)},
         fleet={
             "reserved_gpus": groups,
             "spot_vms": agents,
@@ -73,9 +77,18 @@ def scaled(agents: int) -> tuple[Config, Assumptions]:
 
 def play(agents: int, hours: float, trace: Trace) -> dict[str, float]:
     config, given = scaled(agents)
+    began, told = time.process_time(), 0
     simulation = Simulation(config, given, VARIANT, trace, 1, hours * 3600)
-    began = time.process_time()
-    found = simulation.run()
+
+    def watch(now: float) -> None:
+        nonlocal told
+        if now >= (told + 1) * TELL_S:
+            told += 1
+            seconds, events = time.process_time() - began, simulation.clock.events
+            text = f"{agents} agents: {now / 3600:.0f} h in {seconds:.0f} s, {events} events"
+            print(text, file=sys.stderr, flush=True)
+
+    found = simulation.run(watch)
     seconds = time.process_time() - began
     simulation.daemon.scheduler.validate()
     simulation.daemon.members.validate()

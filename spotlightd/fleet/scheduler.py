@@ -177,16 +177,16 @@ class Scheduler:
         work. Stops where nothing is queued, and then looks for leases worth a backup.
         """
         grants: list[Granted] = []
-        turn = []
-        if self._queues.any_of(PRIORITY):
-            turn = [agent_id for agent_id in self.pullers.hungry if may_lease(agent_id)]
+        turn = list(self.pullers.hungry) if self._queues.any_of(PRIORITY) else []
         while turn:
             served = []
             for agent_id in turn:
-                grant = self._grant_one(agent_id, now)
+                grant = self._grant_one(agent_id, now) if may_lease(agent_id) else None
                 if grant is not None:
                     grants.append(grant)
                     served.append(agent_id)
+                elif not self._queues.any_of(PRIORITY):
+                    break  # Nobody after it can get anything.
             turn = [agent_id for agent_id in served if self.pullers[agent_id].credit > 0]
         if self.backup_leases and self._single and not self._queues.any_of(AWAITED):
             grants += self._back_up(may_lease, now)
