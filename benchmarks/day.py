@@ -8,7 +8,7 @@ benchmark of its own (`weights_fleet.py`). VMs come and go with a
 published trace, in its bursts. So that a cost can be compared between fleets, work grows with the
 fleet: one group of twenty for twenty agents, a reserved GPU for twenty agents. A trajectory takes a
 GPU twenty minutes, as one of a video does; it is committed every ten denoising steps. Training
-takes forty, in which spot GPUs explore. Agents beat every ten seconds, each beat through
+takes forty, in which spot GPUs explore. Agents beat every fifteen seconds, each beat through
 membership and ledger.
 
 An event is a timer of the virtual clock: a commit, a result, a lease's dispatch, a VM's boot or
@@ -46,9 +46,9 @@ FLEET = {
     "planner.max_candidates": "64",
     "sampler.num_steps": "40",
     "fleet.commit_every": "10",
-    "fleet.heartbeat_s": "10",
-    "fleet.suspect_s": "30",
-    "fleet.lost_s": "60",
+    "fleet.heartbeat_s": "15",
+    "fleet.suspect_s": "45",
+    "fleet.lost_s": "90",
     "fleet.lease_s": "3600",
 }
 TELL_S = 2 * 3600.0

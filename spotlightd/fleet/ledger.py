@@ -44,6 +44,8 @@ class Account(msgspec.Struct):
 
     def report(self, busy_s: float, loading_s: float) -> None:
         """Take cumulative figures; a process that started anew counts from zero again."""
+        if (busy_s, loading_s) == self.reported:
+            return
         before = self.reported if busy_s >= self.reported[0] else (0.0, 0.0)
         self.busy_s += busy_s - before[0]
         self.loading_s += max(loading_s - before[1], 0.0)
@@ -124,8 +126,9 @@ class Ledger:
 
     def heartbeat(self, agent_id: str, busy_s: float, loading_s: float) -> None:
         """Take an agent's cumulative figures since its process started."""
-        if agent_id in self.accounts:
-            self.accounts[agent_id].report(busy_s, loading_s)
+        account = self.accounts.get(agent_id)
+        if account is not None:
+            account.report(busy_s, loading_s)
             self._changed.add(agent_id)
 
     def committed(self, agent_id: str, gpu_s: float) -> None:

@@ -80,8 +80,8 @@ class Membership:
 
     def seen(self, agent_id: str, now: float) -> Change | None:
         """Any message counts as a sign of life."""
-        member = self.present(agent_id)
-        if member is None:
+        member = self.members.get(agent_id)
+        if member is None or member.left_at is not None:
             return None
         member.last_seen = now
         if member.state == "suspect":

@@ -35,7 +35,7 @@ from spotlightd.fleet.entries import (
 )
 from spotlightd.fleet.fences import Fences
 from spotlightd.fleet.invariants import check_entries
-from spotlightd.fleet.last_wave import choose_backups
+from spotlightd.fleet.last_wave import choose_backups, worth_a_look
 from spotlightd.fleet.pullers import Line, Puller, Pullers
 from spotlightd.fleet.queues import Deadlines, Queues
 from spotlightd.wire.messages import HeldLease, Role
@@ -173,9 +173,7 @@ class Scheduler:
     # --- leases -------------------------------------------------------------------------------
 
     def dispatch(self, may_lease: Callable[[str], bool], now: float) -> list[Granted]:
-        """Spend the credit of pullers that may lease, one lease each in turn, so that all get
-        work. Stops where nothing is queued, and then looks for leases worth a backup.
-        """
+        """Spend credit, one lease each in turn, so that all get work; then back leases up."""
         grants: list[Granted] = []
         turn = list(self.pullers.hungry) if self._queues.any_of(PRIORITY) else []
         while turn:
@@ -203,10 +201,12 @@ class Scheduler:
         return Granted(agent_id, entry, entry.fence, f"{popped[1]} {entry.request.kind}")
 
     def _back_up(self, may_lease: Callable[[str], bool], now: float) -> list[Granted]:
-        hungry = islice(self.pullers.hungry, BACKUP_SCAN)
+        late, scan = now + self.lease_s / 2, BACKUP_SCAN if self.pullers.hungry else 0
+        leased = (self.entries[request_id] for request_id in islice(self._single, scan))
+        oldest = worth_a_look(leased, self.pullers, late)
+        hungry = islice(self.pullers.hungry, BACKUP_SCAN if oldest else 0)
         idle = [a for a in hungry if self.pullers[a].idle and may_lease(a)]
-        oldest = [self.entries[r] for r in islice(self._single, BACKUP_SCAN)] if idle else []
-        pairs = choose_backups(oldest, idle, self.pullers, self.entries, now + self.lease_s / 2)
+        pairs = choose_backups(oldest, idle, self.pullers, self.entries, late)
         return [self._lease_backup(entry, agent_id, now) for entry, agent_id in pairs]
 
     def _lease_backup(self, entry: Entry, agent_id: str, now: float) -> Granted:
