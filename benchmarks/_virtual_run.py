@@ -29,7 +29,8 @@ from spotlightd.planner.decisions import (
 )
 from spotlightd.planner.plan import CyclePlan
 from spotlightd.planner.seeds import keyed_hash
-from spotlightd.planner.timing import Moment, Spot
+from spotlightd.planner.spots import Spot, Spots
+from spotlightd.planner.timing import Moment
 from spotlightd.prompts import load_prompts
 from spotlightd.rewards.scoring import Scorer
 from spotlightd.store.blobs import Blobs
@@ -91,7 +92,8 @@ class VirtualRun:
         sigmas = self.policy.model.sigmas(sampler.num_steps, self._shape[0])
         prompts, held_out = load_prompts(self.config.run.prompts), load_prompts("held_out")
         self.cycle = Cycle(CyclePlan(self.config, sigmas, prompts, held_out))
-        self._spots = {f"vm-{i}": Spot(1, 2 * hardware.batch) for i in range(hardware.spot_gpus)}
+        spot = Spot(1, 2 * hardware.batch)
+        self._spots = Spots({f"vm-{i}": spot for i in range(hardware.spot_gpus)})
 
     def run(self) -> None:
         self._look()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spotlightd.planner.selection import Candidate, select_seeds
-from spotlightd.planner.timing import Moment, Spot
+from spotlightd.planner.spots import Spot, Spots
+from spotlightd.planner.timing import Moment
 
 GROUP_SIZE, CONTROLS = 24, 6
 PROMPTS, POOL = 8, 64
@@ -76,7 +77,7 @@ class Iteration:
         return [i for i, (start, end, _) in enumerate(self.fleet) if start <= now < end]
 
     def moment(self, now: float) -> Moment:
-        agents = {f"gpu-{i}": Spot(1, 1) for i in self.gpus_at(now)}
+        agents = Spots({f"gpu-{i}": Spot(1, 1) for i in self.gpus_at(now)})
         done = (now / self.train_s - CHECK_SHARE) / (1 - CHECK_SHARE - PUBLISH_SHARE)
         return Moment(now, agents, min(max(done, 0.0), 1.0))
 

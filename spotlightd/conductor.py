@@ -17,7 +17,7 @@ import msgspec
 from spotlightd import logs
 from spotlightd.config import Config
 from spotlightd.fleet.entries import Entry
-from spotlightd.fleet.moment import moment_of
+from spotlightd.fleet.moment import SpotView
 from spotlightd.fleet.service import TRAINER, FleetService
 from spotlightd.planner.cycle import CommittedResult, Cycle, CycleState
 from spotlightd.planner.decisions import (
@@ -73,6 +73,7 @@ class Conductor:
         self._prompts, self._held_out = prompts, held_out
         self._events: asyncio.Queue[Callable[[Cycle], list[Decision]]] = asyncio.Queue()
         self._fleet: FleetService | None = None
+        self._spots: SpotView | None = None
         self._phase_began = time.monotonic()
         self._steps_seen: dict[str, tuple[int, float]] = {}
         """By agent: denoising steps and busy seconds of its last heartbeat."""
@@ -82,6 +83,7 @@ class Conductor:
     def attach(self, fleet: FleetService) -> None:
         """Name the fleet that this conductor gives work to."""
         self._fleet = fleet
+        self._spots = SpotView(fleet.scheduler, fleet.members)
 
     @property
     def fleet(self) -> FleetService:
@@ -136,16 +138,21 @@ class Conductor:
 
     def _moment(self) -> Moment:
         """The clock, and the agents that can be given exploration now."""
-        fleet = self.fleet
-        return moment_of(fleet.scheduler, fleet.members, time.monotonic(), fleet.train_fraction)
+        assert self._spots is not None, "attach a fleet first"
+        return self._spots.moment(time.monotonic(), self.fleet.train_fraction)
 
     async def run(self) -> None:
-        """Take events until cancelled."""
+        """Take events until cancelled. Those that came while the disk was busy share a write."""
         while True:
-            event = await self._events.get()
+            events = [await self._events.get()]
+            while not self._events.empty():
+                events.append(self._events.get_nowait())
             if self.cycle is not None:
-                self.cycle.moment = self._moment()
-                await self._act(self.cycle, event(self.cycle))
+                decisions: list[Decision] = []
+                for event in events:
+                    self.cycle.moment = self._moment()
+                    decisions += event(self.cycle)
+                await self._act(self.cycle, decisions)
 
     # --- decisions ----------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from spotlightd.config import Config, Origins
 from spotlightd.control.run_view import Answers
 from spotlightd.control.server import ControlServer
 from spotlightd.errors import ExitCode
+from spotlightd.fleet.account_keeper import AccountKeeper
 from spotlightd.fleet.auth import AllowList, Peer, load_or_make_keys
 from spotlightd.fleet.enrolment import Enrolment
 from spotlightd.fleet.gate import Gate
@@ -206,6 +207,7 @@ class Daemon:
             section.dashboard_port if section.dashboard else None,
             None if home is None else home.listener,
         )
+        self._accounts = AccountKeeper(store, self.fleet.ledger)
         self._usage = UsageRecorder(store, self.fleet.ledger, self.fleet.members)
         self._trackers = TrackerChild(
             state_dir,
@@ -296,7 +298,7 @@ class Daemon:
         self.view.close()
         await self.fleet.close()
         self._usage.write(time.time(), self.fleet.notices)
-        await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump(time.time())))
+        await asyncio.wrap_future(self._accounts.save(time.time()))
         await self._chunk_server.close()
         await self.link.close()
 
@@ -306,12 +308,12 @@ class Daemon:
             self.gate.tick(time.time())
             self.conductor.tick()
             self._usage.tick(time.time(), self.fleet.notices)
-            self.store.save_accounts(self.fleet.ledger.dump(time.time()))
+            self._accounts.tick(time.time())
             await asyncio.sleep(TICK_S)
 
     async def _proof_of_life(self) -> None:
         """A round trip through the event loop and the store's writer."""
-        await asyncio.wrap_future(self.store.save_accounts(self.fleet.ledger.dump(time.time())))
+        await asyncio.wrap_future(self._accounts.save(time.time()))
 
     def _weights_desk(self) -> WeightsDesk:
         config = self.config

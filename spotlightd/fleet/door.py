@@ -58,15 +58,15 @@ class Door:
 
 
 async def receive(socket: zmq.asyncio.Socket) -> Received:
-    """Wait for one message.
+    """Wait for one message; where one waits already, the event loop does not turn.
 
     Waiting is a poll, and only a poll is ever cancelled: a cancelled receive may eat a message.
     """
     while True:
-        await socket.poll()
         try:
             frames = await socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
+            await socket.poll()
             continue
         key, address = frames[-1].get("User-Id"), frames[-1].get("Peer-Address")
         parts: list[Buffer] = [frame.buffer for frame in frames[1:]]

@@ -41,6 +41,8 @@ class Gate:
         for key in keys:
             self._enrolment.revoked.add(key)
             self._shut_out(key, f"revoked by {by}", REVOKED)
+        self._fleet.renew_tickets()
+        for key in keys:
             self._rows.revoke(key).result()
 
     def forget(self, agent_id: str) -> None:
@@ -53,7 +55,7 @@ class Gate:
             raise UsageError(f"no agent '{agent_id}' is known")
         if members.present(agent_id) is not None:
             raise TryAgainError(f"{agent_id} is still there: drain or revoke it first")
-        del members.members[agent_id]
+        members.forget(agent_id)
 
     def set_prices(self, pool: str, prices: Mapping[str, float]) -> None:
         """Take the prices of a pool's zones: agents that say Hello from now on are billed so."""
@@ -73,8 +75,12 @@ class Gate:
         renewed = terms.heard(self._fleet.keys_present(), now)
         if renewed:
             self._rows.renew(renewed)
-        for key in terms.expire(now):
+        expired = terms.expire(now)
+        for key in expired:
             self._shut_out(key, "its key has expired", EXPIRED)
+        if expired:
+            # Once, however many vanished together.
+            self._fleet.renew_tickets()
 
     def _shut_out(self, key: str, why: str, refusal: str) -> None:
         peer = self._allowed.peers.pop(key, None)

@@ -5,11 +5,23 @@ trajectories share its GPU, so an idle one of the same speed overtakes with up t
 where nothing has come for half a lease, the holder may hang, and all that it has may be taken.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, islice
 
 from spotlightd.fleet.entries import Entry
 from spotlightd.fleet.pullers import Puller
+
+
+def worth_a_look(
+    leased: Iterable[Entry], pullers: Mapping[str, Puller], overdue_before: float
+) -> list[Entry]:
+    """Leave out, cheaply, whom `choose_backups` never would: a holder's only lease, on time."""
+    found = []
+    for entry in leased:
+        holder = pullers.get(entry.holder or "")
+        if entry.deadline < overdue_before or (holder is not None and len(holder.held) > 1):
+            found.append(entry)
+    return found
 
 
 def choose_backups(

@@ -48,6 +48,8 @@ class Account(msgspec.Struct):
 
     def report(self, busy_s: float, loading_s: float) -> None:
         """Take cumulative figures; a process that started anew counts from zero again."""
+        if (busy_s, loading_s) == self.reported:
+            return
         before = self.reported if busy_s >= self.reported[0] else (0.0, 0.0)
         self.busy_s += busy_s - before[0]
         self.loading_s += max(loading_s - before[1], 0.0)
@@ -76,6 +78,8 @@ class Ledger:
 
     def __init__(self, accounts: dict[str, Account] | None = None) -> None:
         self.accounts = accounts or {}
+        self._changed: set[str] = set()
+        """Accounts that `dump_changed` has not returned since something was booked on them."""
 
     @classmethod
     def restore(cls, stored: dict[str, str]) -> "Ledger":
@@ -87,7 +91,18 @@ class Ledger:
 
         That is what holds should the daemon end now and somebody never come back.
         """
-        return {i: msgspec.json.encode(_closed(a, now)).decode() for i, a in self.accounts.items()}
+        self._changed.clear()
+        return {agent_id: _encoded(account, now) for agent_id, account in self.accounts.items()}
+
+    def dump_changed(self, now: float, *always: str) -> dict[str, str]:
+        """Return the accounts on which something was booked since the last call or `dump`.
+
+        Each heartbeat books, so that an agent of which nothing is heard stays stored as when it
+        was. Args: always: accounts without heartbeats.
+        """
+        changed, self._changed = self._changed.union(always), set()
+        found = {agent_id: self.accounts.get(agent_id) for agent_id in changed}
+        return {agent_id: _encoded(one, now) for agent_id, one in found.items() if one is not None}
 
     def join(
         self,
@@ -105,6 +120,7 @@ class Ledger:
             up_s: for how long the agent's process has been running.
         """
         account = self.accounts.get(agent_id)
+        self._changed.add(agent_id)
         if account is None:
             self.accounts[agent_id] = Account(name, role, price, workers, now)
         elif account.left_at is not None:
@@ -119,23 +135,28 @@ class Ledger:
         self, agent_id: str, busy_s: float, loading_s: float, heard_at: float | None = None
     ) -> None:
         """Take an agent's cumulative figures since its process started."""
-        if agent_id in self.accounts:
-            self.accounts[agent_id].report(busy_s, loading_s)
-            self.accounts[agent_id].heard_at = heard_at
+        account = self.accounts.get(agent_id)
+        if account is not None:
+            account.report(busy_s, loading_s)
+            account.heard_at = heard_at
+            self._changed.add(agent_id)
 
     def committed(self, agent_id: str, gpu_s: float) -> None:
         if agent_id in self.accounts:
             self.accounts[agent_id].useful_s += gpu_s
+            self._changed.add(agent_id)
 
     def spent_in_vain(self, agent_id: str, gpu_s: float) -> None:
         if agent_id in self.accounts:
             self.accounts[agent_id].vain_s += gpu_s
+            self._changed.add(agent_id)
 
     def left(self, agent_id: str, at: float, lost: bool = False) -> None:
         """Close an account; `lost`: it was last heard at `at`, and may come back."""
         account = self.accounts.get(agent_id)
         if account is not None and account.left_at is None:
             account.left_at, account.interrupted = max(at, account.joined_at), lost
+            self._changed.add(agent_id)
 
     def classes(self, agent_id: str, now: float) -> Classes:
         account = self.accounts.get(agent_id)
@@ -163,6 +184,10 @@ class Ledger:
             assert all(seconds >= 0 for seconds in classes.values()), (agent_id, classes)
             held = account.held(now)
             assert abs(sum(classes.values()) - held) <= 1e-6 * max(held, 1.0), (agent_id, classes)
+
+
+def _encoded(account: Account, now: float) -> str:
+    return msgspec.json.encode(_closed(account, now)).decode()
 
 
 def _closed(account: Account, now: float) -> Account:

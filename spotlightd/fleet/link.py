@@ -27,6 +27,9 @@ from spotlightd.wire.messages import Enrol, Enrolled, Message, Refused, ServerKe
 
 logger = logging.getLogger(__name__)
 
+AT_ONCE = 16
+"""Messages that are read before everything else has its turn: answers, the store's news, ticks."""
+
 Handler = Callable[[str, Message, list[Buffer]], None]
 EnrolHandler = Callable[[str, Enrol], Awaitable[Enrolled | Refused]]
 
@@ -128,7 +131,9 @@ class Link:
 
     async def _read_link(self, door: Door, handler: Handler) -> None:
         while True:
-            self.hear(handler, *await receive(door.link), door)
+            for _ in range(AT_ONCE):
+                self.hear(handler, *await receive(door.link), door)
+            await asyncio.sleep(0)
 
     def hear(
         self,

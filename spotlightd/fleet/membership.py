@@ -8,6 +8,7 @@ A lost agent that speaks again must say Hello again. Identity is the agent's key
 hostname: spot images repeat names.
 """
 
+import heapq
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -45,18 +46,26 @@ class Membership:
     """All members by agent id.
 
     Invariants (see `validate`): exactly the members in states live, suspect and draining are
-    present; `left_at` is set exactly when one is lost or gone.
+    present; `left_at` is set exactly when one is lost or gone; every agent is looked at again no
+    later than when its silence would change something.
     """
 
     suspect_s: float
     lost_s: float
     forget_s: float
     members: dict[str, Member] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set, init=False)
+    """Agents whose state may have changed since whoever reads it has cleared it."""
+    _looks: list[tuple[float, str]] = field(default_factory=list, init=False)
+    """A heap of (when, agent): a sign of life costs nothing here, and is found by the next look."""
+    _next_look: dict[str, float] = field(default_factory=dict, init=False)
+    """Of each agent; other rows of the heap are void."""
 
     def hello(self, member: Member) -> Change:
         """A process introduces itself, for the first time or again."""
         known = self.members.get(member.agent_id)
         self.members[member.agent_id] = member
+        self._moved(member)
         reason = "joined" if known is None else f"said hello again, was {known.state}"
         return Change(member.agent_id, "live", reason)
 
@@ -71,12 +80,13 @@ class Membership:
 
     def seen(self, agent_id: str, now: float) -> Change | None:
         """Any message counts as a sign of life."""
-        member = self.present(agent_id)
-        if member is None:
+        member = self.members.get(agent_id)
+        if member is None or member.left_at is not None:
             return None
         member.last_seen = now
         if member.state == "suspect":
             member.state = "live"
+            self._moved(member)
             return Change(agent_id, "live", "heard again")
         return None
 
@@ -85,6 +95,7 @@ class Membership:
         if member is None or member.state == "draining":
             return None
         member.state = "draining"
+        self._moved(member)
         return Change(agent_id, "draining", reason)
 
     def leave(self, agent_id: str, reason: str, now: float, lost: bool = False) -> Change | None:
@@ -94,21 +105,54 @@ class Membership:
         member.state = "lost" if lost else "gone"
         member.left_at = now
         member.ready_versions = ()
+        self._moved(member)
         return Change(agent_id, member.state, reason)
+
+    def forget(self, agent_id: str) -> None:
+        """Take a member off the list."""
+        del self.members[agent_id]
+        self._next_look.pop(agent_id, None)
+        self.touched.add(agent_id)
 
     def tick(self, now: float) -> list[Change]:
         """Apply the passing of time. The trainer is watched as a child process instead."""
         changes: list[Change] = []
-        for member in list(self.members.values()):
-            if member.role == "agent":
+        looked_at: list[Member] = []
+        while self._looks and self._looks[0][0] <= now:
+            due, agent_id = heapq.heappop(self._looks)
+            if self._next_look.get(agent_id) == due:
+                del self._next_look[agent_id]
+                member = self.members[agent_id]
                 changes += self._age(member, now)
+                looked_at.append(member)
+        for member in looked_at:
+            if member.agent_id in self.members:
+                self._look_again(member)
         return changes
+
+    def _moved(self, member: Member) -> None:
+        """The member's state is another, and so is when its silence matters."""
+        self.touched.add(member.agent_id)
+        self._look_again(member)
+
+    def _look_again(self, member: Member) -> None:
+        if member.role == "agent":
+            due = member.last_seen + self._patience(member)
+            if self._next_look.get(member.agent_id) != due:
+                self._next_look[member.agent_id] = due
+                heapq.heappush(self._looks, (due, member.agent_id))
+
+    def _patience(self, member: Member) -> float:
+        """Silence after which something becomes of a member."""
+        if member.state in ("lost", "gone"):
+            return self.forget_s
+        return min(self.suspect_s, self.lost_s) if member.state == "live" else self.lost_s
 
     def _age(self, member: Member, now: float) -> list[Change]:
         silence = now - member.last_seen
         if member.state in ("lost", "gone"):
             if silence > self.forget_s:
-                del self.members[member.agent_id]
+                self.forget(member.agent_id)
                 return [Change(member.agent_id, "forgotten", f"absent for {silence:.0f} s")]
             return []
         if silence > self.lost_s:
@@ -116,6 +160,7 @@ class Membership:
             return [change] if change else []
         if silence > self.suspect_s and member.state == "live":
             member.state = "suspect"
+            self._moved(member)
             return [Change(member.agent_id, "suspect", f"silent for {silence:.1f} s")]
         return []
 
@@ -125,3 +170,7 @@ class Membership:
             assert member.agent_id == agent_id
             assert (member.left_at is not None) == (member.state in ("lost", "gone")), member
             assert member.last_seen >= member.joined_at, member
+            if member.role == "agent":
+                due = self._next_look[agent_id]
+                assert due <= member.last_seen + self._patience(member), member
+                assert (due, agent_id) in self._looks, member

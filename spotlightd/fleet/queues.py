@@ -6,7 +6,7 @@ resumed before fresh, then as added.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from spotlightd.fleet.entries import Entry
 from spotlightd.fleet.pullers import Line
@@ -24,10 +24,9 @@ class Queues:
     def __iter__(self) -> Iterator[str]:
         return (r for lines in self._lines.values() for line in lines for r in line)
 
-    def any_of(self, kinds: Iterable[RequestKind]) -> bool:
+    def any_of(self, kinds: Collection[RequestKind]) -> bool:
         """Return whether a request of these kinds waits."""
-        wanted = set(kinds)
-        return any(kind in wanted and any(lines) for (kind, _), lines in self._lines.items())
+        return any(any(lines) for (kind, _), lines in self._lines.items() if kind in kinds)
 
     def add(self, entry: Entry) -> None:
         self._line_of(entry)[entry.request.request_id] = None

@@ -35,7 +35,7 @@ from spotlightd.fleet.entries import (
 )
 from spotlightd.fleet.fences import Fences
 from spotlightd.fleet.invariants import check_entries
-from spotlightd.fleet.last_wave import choose_backups
+from spotlightd.fleet.last_wave import choose_backups, worth_a_look
 from spotlightd.fleet.pullers import Line, Puller, Pullers
 from spotlightd.fleet.queues import Deadlines, Queues
 from spotlightd.wire.messages import HeldLease, Role
@@ -87,7 +87,8 @@ class Scheduler:
         if holder is None:
             self._queues.add(entry)
         else:
-            self.pullers.setdefault(holder, Puller("agent"))
+            if holder not in self.pullers:
+                self.pullers.join(holder, Puller("agent"))
             self._lease(entry, holder, entry.fence, deadline)
 
     def withdraw(self, request_ids: Iterable[str]) -> dict[str, list[HeldLease]]:
@@ -122,7 +123,7 @@ class Scheduler:
         for request_id in (before.held | before.backups) - {h.request_id for h in held}:
             self._give_up(agent_id, self.entries[request_id])
         self.pullers.leave(agent_id)
-        self.pullers[agent_id] = Puller(role, held=before.held, backups=before.backups)
+        self.pullers.join(agent_id, Puller(role, held=before.held, backups=before.backups))
         return [lease for lease in held if not self._readopt(agent_id, lease, now)]
 
     def _readopt(self, agent_id: str, lease: HeldLease, now: float) -> bool:
@@ -172,20 +173,18 @@ class Scheduler:
     # --- leases -------------------------------------------------------------------------------
 
     def dispatch(self, may_lease: Callable[[str], bool], now: float) -> list[Granted]:
-        """Spend the credit of pullers that may lease, one lease each in turn, so that all get
-        work. Stops where nothing is queued, and then looks for leases worth a backup.
-        """
+        """Spend credit, one lease each in turn, so that all get work; then back leases up."""
         grants: list[Granted] = []
-        turn = []
-        if self._queues.any_of(PRIORITY):
-            turn = [agent_id for agent_id in self.pullers.hungry if may_lease(agent_id)]
+        turn = list(self.pullers.hungry) if self._queues.any_of(PRIORITY) else []
         while turn:
             served = []
             for agent_id in turn:
-                grant = self._grant_one(agent_id, now)
+                grant = self._grant_one(agent_id, now) if may_lease(agent_id) else None
                 if grant is not None:
                     grants.append(grant)
                     served.append(agent_id)
+                elif not self._queues.any_of(PRIORITY):
+                    break  # Nobody after it can get anything.
             turn = [agent_id for agent_id in served if self.pullers[agent_id].credit > 0]
         if self.backup_leases and self._single and not self._queues.any_of(AWAITED):
             grants += self._back_up(may_lease, now)
@@ -202,10 +201,12 @@ class Scheduler:
         return Granted(agent_id, entry, entry.fence, f"{popped[1]} {entry.request.kind}")
 
     def _back_up(self, may_lease: Callable[[str], bool], now: float) -> list[Granted]:
-        hungry = islice(self.pullers.hungry, BACKUP_SCAN)
+        late, scan = now + self.lease_s / 2, BACKUP_SCAN if self.pullers.hungry else 0
+        leased = (self.entries[request_id] for request_id in islice(self._single, scan))
+        oldest = worth_a_look(leased, self.pullers, late)
+        hungry = islice(self.pullers.hungry, BACKUP_SCAN if oldest else 0)
         idle = [a for a in hungry if self.pullers[a].idle and may_lease(a)]
-        oldest = [self.entries[r] for r in islice(self._single, BACKUP_SCAN)] if idle else []
-        pairs = choose_backups(oldest, idle, self.pullers, self.entries, now + self.lease_s / 2)
+        pairs = choose_backups(oldest, idle, self.pullers, self.entries, late)
         return [self._lease_backup(entry, agent_id, now) for entry, agent_id in pairs]
 
     def _lease_backup(self, entry: Entry, agent_id: str, now: float) -> Granted:
@@ -220,7 +221,7 @@ class Scheduler:
         request_id = entry.request.request_id
         entry.state, entry.holder, entry.fence = "leased", agent_id, fence
         entry.deadline = deadline
-        self.pullers[agent_id].held.add(request_id)
+        self.pullers.hold(agent_id, request_id)
         if entry.backup is None and entry.request.kind in AWAITED:
             self._single[request_id] = None
         self._deadlines.watch(deadline, fence, request_id)

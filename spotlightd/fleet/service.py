@@ -250,6 +250,9 @@ class FleetService:
         """Its key is on the allow-list no more: nothing that it says from now on is heard."""
         self.spawn(self._dismiss(key, refusal))
         self._leave(agent_id, why, lost=True)
+
+    def renew_tickets(self) -> None:
+        """Void the tickets of all, whoever was expelled included, and give out new ones."""
         self.broadcast(self.weights.new_tickets())
 
     async def _dismiss(self, key: str, refusal: m.Refused) -> None:

@@ -97,6 +97,15 @@ class Spreads(Struct):
         return PromptProgress(prompt_id, steps, known.mean if known else pooled, patience)
 
 
+def step_gain(issued: int, group_size: int, controls: int) -> float:
+    """Return what one more candidate adds to a group's variance, where the reward's variance is 1
+    and scores are the rewards; it grows with both, and with the square of fidelity.
+    """
+    return group_gain(issued + 1, group_size, controls, 1.0) - group_gain(
+        issued, group_size, controls, 1.0
+    )
+
+
 def next_prompt(
     prompts: Iterable[PromptProgress],
     group_size: int,
@@ -105,6 +114,8 @@ def next_prompt(
     most: int,
 ) -> tuple[PromptProgress | None, float]:
     """Return the prompt whose next candidate is worth most, and that gain in variance.
+
+    The definition. A run keeps a `Ranking`, which says the same without looking at every prompt.
 
     Until each prompt has its K, they come by turns. A prompt whose scores were all equal so far
     counts as if its spread were the largest of all: only more seeds can show whether it has
@@ -123,15 +134,13 @@ def next_prompt(
         return first, float("inf")
     variances = [p.variance() for p in prompts]
     largest = max(variances, default=0.0)
-    best, best_worth, best_gain = None, 0.0, 0.0
+    best, best_worth = None, 0.0
     for prompt, variance in zip(prompts, variances, strict=True):
         if prompt.issued >= most or prompt.uninformative:
             continue
         variance = largest if prompt.all_equal else variance
-        gain = variance * (
-            group_gain(prompt.issued + 1, group_size, controls, fidelity)
-            - group_gain(prompt.issued, group_size, controls, fidelity)
-        )
-        if gain / prompt.steps > best_worth:
-            best, best_worth, best_gain = prompt, gain / prompt.steps, gain
-    return best, best_gain
+        worth = step_gain(prompt.issued, group_size, controls) / prompt.steps * variance
+        if worth > best_worth:
+            best, best_worth = prompt, worth
+    gain = best_worth * fidelity**2 * best.steps if best is not None else 0.0
+    return (best, gain) if gain > 0 else (None, 0.0)

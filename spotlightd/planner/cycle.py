@@ -296,7 +296,7 @@ class Cycle:
     def _explore_more(self) -> list[Decision]:
         if self.state.phase != "train":
             return []
-        requests = self.explorer.more(self.state.exploring, self.moment)
+        requests = self.explorer.more(self.moment)
         exploration = self.explorer.exploration
         if exploration is not None:
             self.state.reason = exploration.plan.reason

@@ -7,16 +7,18 @@ trained training ended: was the window kept
 learn   fidelity, spreads and harm, from the regenerated groups
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Struct
 
-from spotlightd.planner.allocation import PromptProgress, Spreads, next_prompt
+from spotlightd.planner.allocation import PromptProgress, Spreads
 from spotlightd.planner.bandit import Arms, Offer, choose, tails_of
 from spotlightd.planner.fidelity import Fidelity
 from spotlightd.planner.outcomes import GroupOutcome, Realised, outcome_metrics
+from spotlightd.planner.ranking import Ranking
 from spotlightd.planner.timing import Margin, Moment, Times, TrainingWindow
 from spotlightd.planner.variance import group_gain
 
@@ -63,8 +65,10 @@ class Exploration:
     plan: Plan
     window: TrainingWindow
     prompts: dict[str, PromptProgress]
-    agents: frozenset[str]
-    """The fleet that the plan counts on."""
+    ranking: Ranking
+    """Of these prompts."""
+    crew: int
+    """Stands for the fleet that the plan counts on (`Spots.crew`)."""
     in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Request id -> (prompt, when it was added)."""
     timed: bool = False
@@ -72,7 +76,28 @@ class Exploration:
 
     def added(self, request_id: str, prompt_id: str, now: float) -> None:
         self.in_flight[request_id] = (prompt_id, now)
-        self.prompts[prompt_id].issued += 1
+        self.issue(self.prompts[prompt_id], 1)
+
+    def scored(self, request_id: str, reward: float | None) -> tuple[PromptProgress, float] | None:
+        """Take a candidate's score; None: it failed for good, and another may come in its place.
+
+        Returns the prompt and when the candidate was added; None where it is not in flight.
+        """
+        prompt_id, added_at = self.in_flight.pop(request_id, ("", 0.0))
+        if not prompt_id:
+            return None
+        prompt = self.prompts[prompt_id]
+        if reward is None:
+            self.issue(prompt, -1)
+        else:
+            prompt.score(reward)
+            self.ranking.scored(prompt)
+        return prompt, added_at
+
+    def issue(self, prompt: PromptProgress, more: int) -> None:
+        """So many more of the prompt's candidates are asked for."""
+        prompt.issued += more
+        self.ranking.issued(prompt)
 
 
 class Planner:
@@ -131,7 +156,8 @@ class Planner:
             prompt: self.state.spreads.start(prompt, by_tail[plan.tail], self.group_size)
             for prompt, by_tail in steps.items()
         }
-        return Exploration(plan, window, prompts, frozenset(moment.agents))
+        ranking = Ranking(prompts.values(), self.group_size, self.controls, plan.most)
+        return Exploration(plan, window, prompts, ranking, moment.agents.crew)
 
     def _offer(
         self, tail: int, steps: Mapping[str, StepsByTail], window: TrainingWindow, moment: Moment
@@ -151,7 +177,7 @@ class Planner:
         fits = self._fits(steps, window, moment)
         candidates = None if fits is None else min(int(fits / max(prompts, 1)), most)
         gain = group_gain(candidates or 0, self.group_size, self.controls, rho)
-        workers = sum(spot.workers for spot in moment.agents.values())
+        workers = moment.agents.workers
         gpus = "1 GPU scores" if workers == 1 else f"{workers} GPUs score"
         if not moment.agents:
             reason = "no spot GPU is there: the next groups are random seeds"
@@ -183,7 +209,7 @@ class Planner:
         if left is None or rate is None:
             return None
         # The last ones are added when `left` is over and finish within their latency.
-        return max(left, 0.0) * rate + (moment.slots if left > 0 else 0)
+        return max(left, 0.0) * rate + (moment.agents.slots if left > 0 else 0)
 
     # --- going on -----------------------------------------------------------------------------
 
@@ -195,43 +221,40 @@ class Planner:
         """
         plan = exploration.plan
         exploration.window.observe(moment)
-        if frozenset(moment.agents) != exploration.agents:
-            exploration.agents = frozenset(moment.agents)
+        if moment.agents.crew != exploration.crew:
+            exploration.crew = moment.agents.crew
             exploration.plan = plan = self._plan(
                 plan.tail, plan.steps, len(exploration.prompts), exploration.window, moment
             )
+            exploration.ranking.limit(plan.most)
         left = exploration.window.seconds_left(
             self.state.times, self.state.margin, moment, plan.steps
         )
         exploration.timed = left is not None
         if left is not None and left <= 0:
             return []
+        free = moment.agents.slots - len(exploration.in_flight)
+        if free <= 0:
+            return []
         chosen: list[PromptProgress] = []
-        prompts = exploration.prompts.values()
-        for _ in range(moment.slots - len(exploration.in_flight)):
-            prompt, gain = next_prompt(prompts, self.group_size, self.controls, plan.rho, plan.most)
-            if prompt is None or self._idle_rather(gain, prompts, left, moment, plan):
+        ranking, scorable = exploration.ranking, self._scorable(left, moment, plan)
+        for _ in range(free):
+            prompt, gain = ranking.best(plan.rho)
+            if prompt is None or gain * scorable < WORTHWHILE * ranking.total_variance:
                 break
-            prompt.issued += 1
+            exploration.issue(prompt, 1)
             chosen.append(prompt)
         # They count as issued once the caller has added them.
         for prompt in chosen:
-            prompt.issued -= 1
+            exploration.issue(prompt, -1)
         return [prompt.prompt_id for prompt in chosen]
 
-    def _idle_rather(
-        self,
-        gain: float,
-        prompts: Iterable[PromptProgress],
-        left: float | None,
-        moment: Moment,
-        plan: Plan,
-    ) -> bool:
-        """Whether even the best next candidates, for all the time left, gain next to nothing."""
+    def _scorable(self, left: float | None, moment: Moment, plan: Plan) -> float:
+        """Return how many candidates the time left suffices for, at least one: where even so many
+        of the best gain next to nothing, the fleet rather idles.
+        """
         rate = self.state.times.rate(moment.agents, plan.steps)
-        if left is None or rate is None:
-            return False
-        return gain * max(left * rate, 1) < WORTHWHILE * sum(p.variance() for p in prompts)
+        return math.inf if left is None or rate is None else max(left * rate, 1)
 
     def scored(
         self,
@@ -243,15 +266,10 @@ class Planner:
         now: float,
     ) -> None:
         """A candidate was scored (or failed for good: None)."""
-        prompt_id, added_at = exploration.in_flight.pop(request_id, ("", 0.0))
-        if not prompt_id:
+        found = exploration.scored(request_id, reward)
+        if found is None or reward is None:
             return
-        progress = exploration.prompts[prompt_id]
-        if reward is None:
-            progress.issued -= 1
-            return
-        progress.score(reward)
-        times = self.state.times
+        (progress, added_at), times = found, self.state.times
         times.committed(agent_id, progress.steps, gpu_s)
         times.latency.observe(progress.steps, now - added_at, 0.99)
 

@@ -51,6 +51,8 @@ class Explorer:
         )
         self.exploration: Exploration | None = None
         """In progress, in mode `bandit`."""
+        self._groups: dict[str, GroupPlan] = {}
+        """Its prompts."""
         self._plan = plan
         self._iteration = 0
 
@@ -62,7 +64,7 @@ class Explorer:
             self._begin(groups, iteration, groups_training, moment, None)
             assert self.exploration is not None
             chosen = self.exploration.plan
-            return Begun(groups, chosen.tail, self.more(groups, moment), chosen.reason)
+            return Begun(groups, chosen.tail, self.more(moment), chosen.reason)
         tail = section.tail_steps or max(self._plan.full_tail, 0)
         groups = self._plan.candidate_groups(iteration, section.candidates)
         version = iteration if self.before_rollout else iteration - 1
@@ -83,6 +85,7 @@ class Explorer:
         steps = {
             g.prompt_id: self._plan.steps_by_tail(g.prompt_id, iteration, tails) for g in groups
         }
+        self._groups = {group.prompt_id: group for group in groups}
         self._iteration = iteration
         self.exploration = self.planner.begin(iteration, steps, groups_training, moment, tail)
 
@@ -110,17 +113,15 @@ class Explorer:
                 self.exploration.added(request_id, group.prompt_id, moment.now)
                 scores = results.get(request_id)
                 if scores is not None:
-                    self.exploration.prompts[group.prompt_id].score(scores[self._plan.train_reward])
-                    del self.exploration.in_flight[request_id]
+                    self.exploration.scored(request_id, scores[self._plan.train_reward])
 
-    def more(self, groups: list[GroupPlan], moment: Moment) -> list[Request]:
-        """Return the candidates that are worth adding now; they are in `groups` already."""
+    def more(self, moment: Moment) -> list[Request]:
+        """Return the candidates that are worth adding now; they are in their groups already."""
         if self.exploration is None:
             return []
-        by_prompt = {group.prompt_id: group for group in groups}
         added = []
         for prompt_id in self.planner.next(self.exploration, moment):
-            group = by_prompt[prompt_id]
+            group = self._groups[prompt_id]
             member = self._plan.next_candidate(group, self._iteration)
             request = self._plan.exploration(
                 group, member, self._iteration, self._iteration - 1, self.exploration.plan.tail

@@ -5,13 +5,13 @@ and join, GPUs differ, training slows down. Times come in as arguments, in secon
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as default
 
 from msgspec import Struct, field
 
 from spotlightd.planner.estimators import Line, Running
+from spotlightd.planner.spots import Spots, Strength
 
 PER_TRAINING = 0.8
 """Discount per training phase."""
@@ -29,29 +29,17 @@ SLOWEST, FASTEST = 0.05, 20.0
 
 
 @dataclass(frozen=True)
-class Spot:
-    """One agent that may be given work."""
-
-    workers: int
-    slots: int
-    """Leases that it can hold at once, those that it holds included."""
-
-
-@dataclass(frozen=True)
 class Moment:
     """The clock and the fleet as the planner sees them."""
 
     now: float = 0.0
-    agents: Mapping[str, Spot] = default(default_factory=dict)
+    agents: Spots = default(default_factory=Spots)
+    """Those that may be given exploration; it goes on changing with the fleet."""
     train_fraction: float = 0.0
     """Share of the update that the trainer has reported as done."""
 
-    @property
-    def slots(self) -> int:
-        return sum(agent.slots for agent in self.agents.values())
 
-
-class Times(Struct):
+class Times(Struct, dict=True):
     """What is known about durations."""
 
     training: Running = field(default_factory=Running)
@@ -67,6 +55,9 @@ class Times(Struct):
     """GPU-seconds of one denoising step, from heartbeats."""
     speeds: dict[str, Running] = field(default_factory=dict)
     """By agent: its speed relative to the fleet's."""
+
+    def __post_init__(self) -> None:
+        self._strength = Strength()
 
     def trained(self, window: "TrainingWindow", now: float) -> None:
         """A training phase ended. One without any group of spread says nothing."""
@@ -97,21 +88,21 @@ class Times(Struct):
         self.step_s.observe(busy_s / steps, PER_TRAJECTORY)
 
     def _speed(self, agent_id: str) -> Running:
+        self._strength.judged.add(agent_id)
         return self.speeds.setdefault(agent_id, Running())
 
     def speed(self, agent_id: str) -> float:
         known = self.speeds.get(agent_id)
         return min(max(known.mean, SLOWEST), FASTEST) if known else 1.0
 
-    def rate(self, agents: Mapping[str, Spot], steps: float) -> float | None:
+    def rate(self, agents: Spots, steps: float) -> float | None:
         """Return trajectories per second of these agents together; None before the first one."""
         cost = self.cost.predict(steps)
         if cost is None:
             return None
-        working = sum(self.speed(name) * spot.workers for name, spot in agents.items())
-        return working / max(cost[0], 1e-9)
+        return self._strength.of(agents, self.speed) / max(cost[0], 1e-9)
 
-    def forget_absent(self, agents: Mapping[str, Spot]) -> None:
+    def forget_absent(self, agents: Spots) -> None:
         self.speeds = {name: speed for name, speed in self.speeds.items() if name in agents}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from spotlightd.config import Config
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.membership import Member, Membership
-from spotlightd.fleet.moment import moment_of
+from spotlightd.fleet.moment import SpotView
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.planner.cycle import CommittedResult, Cycle
 from spotlightd.planner.decisions import (
@@ -63,6 +63,7 @@ class VirtualDaemon:
         self.scheduler = Scheduler(EPOCH, fleet.lease_s, fleet.attempts, fleet.backup_leases)
         self.members = Membership(fleet.suspect_s, fleet.lost_s, fleet.forget_s)
         self.ledger = Ledger()
+        self.spots = SpotView(self.scheduler, self.members)
         self.vms: dict[str, VirtualVm] = {}
         self.train_fraction = 0.0
         self.counts = Counts()
@@ -196,9 +197,7 @@ class VirtualDaemon:
             looks: whether it looks at the fleet for this event.
         """
         if looks or len(self.cycle.requests) == len(self.cycle.results) + 1:
-            fraction = self.train_fraction
-            now = self.clock.now
-            self.cycle.moment = moment_of(self.scheduler, self.members, now, fraction)
+            self.cycle.moment = self.spots.moment(self.clock.now, self.train_fraction)
         for decision in event(self.cycle):
             match decision:
                 case AddRequests():

@@ -22,7 +22,7 @@ from spotlightd.simulate.learning import Learner, drawn_exponent, load_fit
 from spotlightd.simulate.outcome import Outcome, Usage
 from spotlightd.simulate.rewards import Fidelity, RewardModel
 from spotlightd.simulate.traces import Trace, seat_changes
-from spotlightd.simulate.transfers import arrival_s, arrival_without_peers_s
+from spotlightd.simulate.transfers import arrival_s, arrival_without_peers_s, last_arrival_s
 from spotlightd.simulate.variants import Variant
 from spotlightd.simulate.vm import Pace, VirtualVm
 from spotlightd.wire.messages import Role
@@ -88,6 +88,10 @@ class Simulation:
         """GPU-seconds of booting by zone."""
         self._seats: dict[int, tuple[float, VirtualVm | None]] = {}
         """Who sits there: since when, and its VM once it has said Hello."""
+        self._booting = 0
+        """Seats of which the VM has not said Hello."""
+        self._able: set[str] = set()
+        """Agents that live and hold weights."""
         self._made = 0
         self._zones = sorted(given.prices.spot)
         if variant.spot:
@@ -109,9 +113,8 @@ class Simulation:
 
     def _boot(self, seat: int) -> None:
         self._seats[seat] = (self.clock.now, None)
-        ready = sum(1 for vm in self.daemon.able() if vm.versions)
-        booting = sum(1 for _, vm in self._seats.values() if vm is None)
-        fetch_s = self._arrival_s(self.given.transfer.base_gb, booting, ready)[-1]
+        self._booting += 1
+        fetch_s = self._last_arrival_s(self.given.transfer.base_gb, self._booting, len(self._able))
         at = self.clock.now + self.given.boot.boot_s
         self.clock.at(at, self._hello, seat, self.clock.now, fetch_s)
 
@@ -120,12 +123,18 @@ class Simulation:
             return arrival_s(self.given.transfer, gigabytes, receivers, holders)
         return arrival_without_peers_s(self.given.transfer, gigabytes, receivers)
 
+    def _last_arrival_s(self, gigabytes: float, receivers: int, holders: int) -> float:
+        if self.variant.peers:
+            return last_arrival_s(self.given.transfer, gigabytes, receivers, holders)
+        return arrival_without_peers_s(self.given.transfer, gigabytes, 1)[0] * receivers
+
     def _hello(self, seat: int, since: float, fetch_s: float) -> None:
         if self._seats.get(seat) != (since, None):
             return  # It was taken away while it booted.
         fleet = self.given.fleet
         zone = self._zones[seat % len(self._zones)]
         self._bill_boot(seat, since)
+        self._booting -= 1
         self._made += 1
         agent_id = f"vm{seat}-{self._made}"
         vm = self._make_vm(agent_id, "agent", fleet.gpus_per_vm, fleet.speed_spread)
@@ -150,8 +159,7 @@ class Simulation:
     def _loaded(self, vm: VirtualVm) -> None:
         """The model is on its GPUs: the current adapter comes next, and then it can sample."""
         if vm.alive:
-            holders = sum(1 for other in self.daemon.able() if other.versions)
-            delay = self._arrival_s(self.given.transfer.adapter_gb, 1, holders)[0]
+            delay = self._last_arrival_s(self.given.transfer.adapter_gb, 1, len(self._able))
             self.clock.at(self.clock.now + delay, self._has, vm, self.version, True)
 
     def _has(self, vm: VirtualVm, version: int, first: bool) -> None:
@@ -161,6 +169,7 @@ class Simulation:
             self._loaded(vm)  # A newer one appeared meanwhile.
             return
         vm.versions = (version,)
+        self._able.add(vm.agent_id)
         first_credit = self.given.fleet.slots_per_gpu * vm.workers if first else 0
         self.daemon.give(vm, first_credit)
 
@@ -173,6 +182,7 @@ class Simulation:
         since, vm = self._seats.get(seat, (0.0, None))
         if vm is not None and vm.alive:
             self.preemptions += 1
+            self._able.discard(vm.agent_id)
             self.daemon.drained(vm, self.variant.commits)
             self._seats[seat] = (since, vm)
 
@@ -180,7 +190,9 @@ class Simulation:
         since, vm = self._seats.pop(seat, (0.0, None))
         if vm is None:
             self._bill_boot(seat, since)
+            self._booting -= 1
         elif vm.alive:
+            self._able.discard(vm.agent_id)
             self.preemptions += 1
             self.silent += 1
             self.daemon.vanished(vm)

@@ -27,6 +27,12 @@ def arrival_s(given: Transfer, gigabytes: float, receivers: int, holders: int) -
     return tuple(times[i * played // receivers] for i in range(receivers))
 
 
+def last_arrival_s(given: Transfer, gigabytes: float, receivers: int, holders: int) -> float:
+    """Return the last of `arrival_s`, at the same cost for any fleet."""
+    played = min(receivers, MOST_HOSTS)
+    return _play(given.gbit_s, gigabytes, played, min(holders, MOST_HOSTS))[-1]
+
+
 def arrival_without_peers_s(given: Transfer, gigabytes: float, receivers: int) -> tuple[float, ...]:
     """The same where everybody asks the daemon, whose link they share evenly."""
     seconds = receivers * gigabytes * 8 / given.gbit_s

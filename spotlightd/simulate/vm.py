@@ -84,6 +84,10 @@ class VirtualVm:
 
     def grant(self, request: Request, fence: int, step: int, backup: bool) -> None:
         length = request.sampler.num_steps + self._pace.decode_s / self._pace.step_s
+        known = self.jobs.get(request.request_id)
+        if known is not None:  # Its lease ran out, and it got the next one: a newer fence replaces.
+            self._advance(known)
+            self._remove(known)
         self.jobs[request.request_id] = Job(request, fence, backup, float(step), step, length)
         if self._grouped:
             self._spread([job for job in self.jobs.values() if job.rate])

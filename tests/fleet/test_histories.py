@@ -13,6 +13,7 @@ import pytest
 
 from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.membership import Member, Membership
+from spotlightd.fleet.moment import SpotView
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.wire.messages import HeldLease
 from spotlightd.wire.sampling import Request, SamplerSettings
@@ -54,6 +55,7 @@ class History:
         self.scheduler = Scheduler(epoch=1, lease_s=40.0, attempts=50)
         self.members = Membership(suspect_s=6, lost_s=15, forget_s=600)
         self.ledger = Ledger()
+        self.spots = SpotView(self.scheduler, self.members)
         self.vms: dict[str, Vm] = {}
         self.commits: dict[str, int] = {}
         self.stale = self.resumed = self.deaths = self.made = self.backups = 0
@@ -102,6 +104,9 @@ class History:
         self.scheduler.validate()
         self.members.validate()
         self.ledger.validate(self.now)
+        if self.rng.random() < 0.3:
+            self.spots.moment(self.now, 0.0)
+        self.spots.validate()
         assert all(count == 1 for count in self.commits.values()), "a trajectory committed twice"
 
     # --- the fleet ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 
+from spotlightd.fleet.last_wave import worth_a_look
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.wire.messages import HeldLease
 from tests.fleet.test_scheduler import make_request
@@ -175,3 +176,14 @@ def test_a_holder_that_does_not_come_back_after_a_restart_is_replaced(wave):
     assert second.tick(5.1) == ["r0"]
     (grant,) = second.dispatch(anyone, 5.1)
     assert grant.agent_id == "b"
+
+
+def test_only_whose_holder_has_more_or_is_late_is_looked_at(wave):
+    entries = wave.entries
+    assert worth_a_look(entries.values(), wave.pullers, 0.0) == list(entries.values())
+    for request_id in ("r1", "r2", "r3"):
+        wave.result(request_id, entries[request_id].fence)
+        wave.settled(request_id)
+    assert worth_a_look([entries["r0"]], wave.pullers, LEASE_S) == []
+    assert worth_a_look([entries["r0"]], wave.pullers, LEASE_S + 0.1) == [entries["r0"]]
+    assert back_up(wave) == [] and len(back_up(wave, LEASE_S)) == 1

@@ -1,9 +1,13 @@
 """Every GPU-second in exactly one class."""
 
+from concurrent.futures import Future
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from spotlightd.errors import TryAgainError
+from spotlightd.fleet.account_keeper import AccountKeeper
 from spotlightd.fleet.ledger import Ledger
 
 
@@ -146,3 +150,42 @@ def test_any_history_adds_up(events):
         ledger.validate(now)
     ledger = Ledger.restore(ledger.dump(now))
     ledger.validate(now + 10)
+
+
+def test_only_accounts_that_something_was_booked_on_are_written_again(ledger):
+    ledger.join("b", "vm-b", "agent", 1, 2.0, 100.0)
+    assert set(ledger.dump(110.0)) == {"a", "b"}
+    assert ledger.dump_changed(111.0) == {}
+    ledger.heartbeat("a", 5.0, 1.0)
+    ledger.committed("nobody", 1.0)
+    first = ledger.dump_changed(112.0)
+    assert set(first) == {"a"} and ledger.dump_changed(113.0) == {}
+    assert Ledger.restore(first).classes("a", 999.0) == ledger.classes("a", 112.0)
+    ledger.left("b", 114.0, lost=True)
+    assert set(ledger.dump_changed(115.0, "a", "nobody")) == {"a", "b"}
+
+
+def test_accounts_that_the_disk_refused_are_written_with_the_rest(ledger):
+    class Disk:
+        def __init__(self):
+            self.written, self.futures = [], []
+
+        def save_accounts(self, rows):
+            self.written.append(set(rows))
+            self.futures.append(Future())
+            return self.futures[-1]
+
+    disk = Disk()
+    ledger.join("b", "vm-b", "agent", 1, 2.0, 100.0)
+    keeper = AccountKeeper(disk, ledger)
+    keeper.tick(110.0)
+    ledger.committed("a", 1.0)
+    keeper.tick(110.25)
+    assert disk.written == [{"a", "b"}], "one write at a time"
+    disk.futures[0].set_exception(TryAgainError("full"))
+    keeper.tick(110.5)
+    assert disk.written[1] == {"a", "b"}
+    disk.futures[1].set_result(None)
+    ledger.committed("b", 1.0)
+    keeper.tick(110.75)
+    assert disk.written[2] == {"b"}

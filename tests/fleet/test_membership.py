@@ -1,5 +1,7 @@
 """Membership in virtual time."""
 
+import random
+
 import pytest
 
 from spotlightd.fleet.membership import Member, Membership
@@ -80,3 +82,34 @@ def test_a_trainer_is_not_judged_by_silence(fleet):
 def test_two_machines_of_one_name_are_two_members(fleet):
     fleet.hello(Member("b", "vm", "agent", 1, joined_at=1, last_seen=1))
     assert len(fleet.members) == 2
+
+
+def test_a_look_now_and_then_finds_what_a_look_at_all_would():
+    rng = random.Random(1)
+    kept, seen = Membership(4, 10, 50), {}
+    states_of = {}
+    for tick in range(4000):
+        now = tick * 0.25
+        name = f"vm{rng.randrange(12)}"
+        if name not in kept.members or (kept.present(name) is None and rng.random() < 0.2):
+            kept.hello(Member(name, "vm", "agent", 1, now, now))
+            seen[name], states_of[name] = now, "live"
+        elif rng.random() < 0.3 and kept.present(name):
+            kept.seen(name, now)
+            seen[name] = now
+            states_of[name] = "draining" if states_of[name] == "draining" else "live"
+        elif rng.random() < 0.02 and kept.drain(name, "test"):
+            states_of[name] = "draining"
+        kept.tick(now)
+        kept.validate()
+        for agent_id, state in list(states_of.items()):
+            silence = now - seen[agent_id]
+            if state in ("lost", "forgotten"):
+                states_of[agent_id] = "forgotten" if silence > 50 else "lost"
+            elif silence > 10:
+                states_of[agent_id] = "lost"
+            elif silence > 4 and state == "live":
+                states_of[agent_id] = "suspect"
+        wanted = {name: state for name, state in states_of.items() if state != "forgotten"}
+        assert {name: member.state for name, member in kept.members.items()} == wanted
+    assert len(kept._looks) < 100, "void rows do not pile up"

@@ -10,7 +10,8 @@ from spotlightd.planner.bandit import Arms, Offer, choose, tails_of
 from spotlightd.planner.estimators import Line, Running
 from spotlightd.planner.fidelity import PRIOR_RHO, Fidelity
 from spotlightd.planner.outcomes import GroupOutcome, Realised
-from spotlightd.planner.timing import Margin, Moment, Spot, Times, TrainingWindow
+from spotlightd.planner.spots import Spot, Spots
+from spotlightd.planner.timing import Margin, Moment, Times, TrainingWindow
 
 
 def pairs(rho, count, rng, keep=None):
@@ -89,11 +90,11 @@ def test_the_fleets_rate_counts_who_is_there_and_how_fast_each_is():
     for _ in range(40):
         times.committed("slow", 10, 2.0)
         times.committed("fast", 10, 1.0)
-    both = times.rate({"slow": Spot(1, 8), "fast": Spot(1, 8)}, 10)
-    one = times.rate({"fast": Spot(1, 8)}, 10)
+    both = times.rate(Spots({"slow": Spot(1, 8), "fast": Spot(1, 8)}), 10)
+    one = times.rate(Spots({"fast": Spot(1, 8)}), 10)
     assert both == pytest.approx(1.5, rel=0.1)
     assert one == pytest.approx(1.0, rel=0.1)
-    assert times.rate({}, 10) == 0
+    assert times.rate(Spots(), 10) == 0
 
 
 def test_a_newcomer_is_judged_by_its_heartbeats_until_it_commits():
@@ -109,13 +110,13 @@ def test_the_windows_end_comes_from_earlier_phases_then_from_the_trainers_pace()
     first = TrainingWindow(0.0, 4)
     assert first.end(times, Moment(1.0)) is None
     for at in range(1, 10):
-        first.observe(Moment(at, {}, at / 10))
+        first.observe(Moment(at, Spots(), at / 10))
     times.trained(first, 11.0)
     assert times.publish.mean == pytest.approx(1.0)
     window = TrainingWindow(100.0, 2)
     assert window.end(times, Moment(100.0))[0] == pytest.approx(105.5), "half as many groups"
     for at in range(2, 7):
-        window.observe(Moment(100.0 + at, {}, at / 20))
+        window.observe(Moment(100.0 + at, Spots(), at / 20))
     end, error = window.end(times, Moment(106.0))
     assert end == pytest.approx(121.0), "the trainer turns out slow"
     assert 0 < error < 3

@@ -7,10 +7,11 @@ import pytest
 
 from spotlightd.planner.exploration import Planner, PlannerState
 from spotlightd.planner.outcomes import GroupOutcome
-from spotlightd.planner.timing import Moment, Spot
+from spotlightd.planner.spots import Spot, Spots
+from spotlightd.planner.timing import Moment
 
 STEPS = {f"p{i}": {1: 7, 2: 8, 4: 10} for i in range(4)}
-FLEET = {"a": Spot(1, 8), "b": Spot(1, 8)}
+FLEET = Spots({"a": Spot(1, 8), "b": Spot(1, 8)})
 
 
 def make_planner(state=None):
@@ -60,10 +61,10 @@ def test_agents_that_leave_change_the_plan_at_once():
         play(planner, iteration, began=100.0 * iteration)
     exploration = planner.begin(3, STEPS, 4, Moment(300.0, FLEET))
     planned = exploration.plan.candidates
-    planner.next(exploration, Moment(301.0, {"a": Spot(1, 8)}))
+    planner.next(exploration, Moment(301.0, Spots({"a": Spot(1, 8)})))
     assert exploration.plan.candidates < 0.7 * planned
     assert ": 1 GPU scores " in exploration.plan.reason
-    assert planner.next(exploration, Moment(302.0, {})) == []
+    assert planner.next(exploration, Moment(302.0)) == []
     assert "no spot GPU" in exploration.plan.reason
 
 

@@ -14,11 +14,12 @@ from spotlightd.planner.decisions import (
 )
 from spotlightd.planner.plan import CyclePlan
 from spotlightd.planner.seeds import shorten_tail
-from spotlightd.planner.timing import Moment, Spot
+from spotlightd.planner.spots import Spot, Spots
+from spotlightd.planner.timing import Moment
 from tests.planner.test_cycle import make_cycle, of, run_to_training, score, trained
 
 BANDIT = {"planner.mode": "bandit", "planner.max_candidates": "32"}
-FLEET = {"vm-a": Spot(1, 4), "vm-b": Spot(1, 4)}
+FLEET = Spots({"vm-a": Spot(1, 4), "vm-b": Spot(1, 4)})
 
 
 def make(**flags):
@@ -89,7 +90,7 @@ def test_the_second_window_is_kept():
 
 def test_without_a_spot_gpu_the_bandit_trains_random_seeds():
     cycle = make(**BANDIT)
-    cycle.moment = Moment(0.0, {})
+    cycle.moment = Moment(0.0)
     decisions = run_to_training(cycle, cycle.trainer_ready(0))
     assert of(decisions, AddRequests) == []
     assert "no spot GPU" in of(decisions, Planned)[0].reason
@@ -144,7 +145,7 @@ def test_the_critical_path_is_never_stuck_without_agents():
     for request in of(decisions, AddRequests)[0].requests:
         decisions = commit(cycle, request)
     commit(cycle, of(decisions, AddRequests)[0].requests[0])
-    cycle.moment = Moment(1.0, {})
+    cycle.moment = Moment(1.0)
     decisions = cycle.tick()
     assert len(of(decisions, StopRequests)[0].request_ids) == 15
     assert [d.phase for d in of(decisions, PhaseBegins)] == ["rollout"]

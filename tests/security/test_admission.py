@@ -36,9 +36,13 @@ class Fleet:
         self.members = Membership(4, 10, 3600)
         self.expelled = []
         self.present = []
+        self.renewals = 0
 
     def expel(self, agent_id, key, why, refusal):
         self.expelled.append((agent_id, key, why, refusal.code))
+
+    def renew_tickets(self):
+        self.renewals += 1
 
     def keys_present(self):
         return self.present
@@ -95,6 +99,7 @@ def test_a_revoked_key_stays_out_even_with_a_good_token_and_after_a_restart(tmp_
         assert fleet.expelled == [
             (answer.agent_id, keys.public, "revoked by an operator", "not_authorised")
         ]
+        assert fleet.renewals == 1
         again, _ = await f.enrol(f.token(), keys)
         assert isinstance(again, m.Refused) and "was revoked by an operator" in again.reason
         restarted = AllowList()
@@ -115,8 +120,10 @@ def test_a_key_that_was_not_heard_for_long_is_refused_and_comes_back_with_a_toke
         fleet.present = []
         gate.tick(now + 160_000)
         assert fleet.expelled == [], "being heard renewed it"
+        assert fleet.renewals == 0
         gate.tick(now + 170_000)
         assert fleet.expelled[0][2] == "its key has expired" and f.allowed.peers == {}
+        assert fleet.renewals == 1, "tickets for weights end with it"
         back, _ = await f.enrol(f.token(), keys)
         assert back == answer, "the same agent, with a new term"
 
