@@ -7,12 +7,14 @@ as a whole (greedy is exact for sums of concave gains).
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Struct
 
 from spotlightd.planner.estimators import Running
-from spotlightd.planner.variance import group_gain
+from spotlightd.planner.variance import next_gain
 
 PRIOR_SCORES = 4.0
 """How many scores the prompt's remembered spread is worth."""
@@ -44,6 +46,13 @@ class PromptProgress:
     """Sum of squared deviations from the mean."""
     lowest: float = math.inf
     highest: float = -math.inf
+    variance: float = field(init=False)
+    """Estimate of the reward's variance between seeds."""
+    all_equal: bool = field(default=False, init=False)
+    """At least two scores, and no difference between any."""
+
+    def __post_init__(self) -> None:
+        self.variance = self._variance()
 
     def score(self, reward: float) -> None:
         self.count += 1
@@ -51,17 +60,14 @@ class PromptProgress:
         self.mean += shift / self.count
         self.scatter += shift * (reward - self.mean)
         self.lowest, self.highest = min(self.lowest, reward), max(self.highest, reward)
-
-    @property
-    def all_equal(self) -> bool:
-        return self.count > 1 and self.highest - self.lowest <= SAME
+        self.variance = self._variance()
+        self.all_equal = self.count > 1 and self.highest - self.lowest <= SAME
 
     @property
     def uninformative(self) -> bool:
         return self.all_equal and self.count >= self.patience
 
-    def variance(self) -> float:
-        """Return the estimate of the reward's variance between seeds."""
+    def _variance(self) -> float:
         scatter = PRIOR_SCORES * self.prior_variance + self.scatter
         return scatter / (PRIOR_SCORES + max(self.count - 1, 0))
 
@@ -69,10 +75,10 @@ class PromptProgress:
 class Spreads(Struct):
     """What earlier iterations showed of each prompt's reward variance between its seeds."""
 
-    pooled: Running = field(default_factory=Running)
-    by_prompt: dict[str, Running] = field(default_factory=dict)
+    pooled: Running = msgspec.field(default_factory=Running)
+    by_prompt: dict[str, Running] = msgspec.field(default_factory=dict)
     """The latest `PROMPTS_KEPT`, oldest first."""
-    flat: dict[str, int] = field(default_factory=dict)
+    flat: dict[str, int] = msgspec.field(default_factory=dict)
     """By prompt: scores that were all equal, over its explorations in a row."""
 
     def observe(self, prompt_id: str, variance: float) -> None:
@@ -118,20 +124,20 @@ def next_prompt(
         (None, 0) where nothing more is to be gained.
     """
     prompts = list(prompts)
-    first = min(prompts, key=lambda p: p.issued, default=None)
+    first = min(prompts, key=attrgetter("issued"), default=None)
     if first is not None and first.issued < group_size:
         return first, float("inf")
-    variances = [p.variance() for p in prompts]
-    largest = max(variances, default=0.0)
+    largest = max((p.variance for p in prompts), default=0.0)
     best, best_worth, best_gain = None, 0.0, 0.0
-    for prompt, variance in zip(prompts, variances, strict=True):
-        if prompt.issued >= most or prompt.uninformative:
+    for prompt in prompts:
+        if prompt.issued >= most:
             continue
-        variance = largest if prompt.all_equal else variance
-        gain = variance * (
-            group_gain(prompt.issued + 1, group_size, controls, fidelity)
-            - group_gain(prompt.issued, group_size, controls, fidelity)
-        )
+        variance = prompt.variance
+        if prompt.all_equal:
+            if prompt.count >= prompt.patience:
+                continue
+            variance = largest
+        gain = variance * next_gain(prompt.issued, group_size, controls, fidelity)
         if gain / prompt.steps > best_worth:
             best, best_worth, best_gain = prompt, gain / prompt.steps, gain
     return best, best_gain

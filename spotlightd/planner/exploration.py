@@ -231,7 +231,7 @@ class Planner:
         rate = self.state.times.rate(moment.agents, plan.steps)
         if left is None or rate is None:
             return False
-        return gain * max(left * rate, 1) < WORTHWHILE * sum(p.variance() for p in prompts)
+        return gain * max(left * rate, 1) < WORTHWHILE * sum(p.variance for p in prompts)
 
     def scored(
         self,

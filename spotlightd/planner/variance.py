@@ -37,3 +37,10 @@ def group_gain(candidates: int, group_size: int, controls: int, fidelity: float)
     selected = group_size - controls
     share = selected / group_size
     return 1 + fidelity**2 * share * (contrast(candidates - controls, selected) - 1)
+
+
+@lru_cache(maxsize=2**12)
+def next_gain(candidates: int, group_size: int, controls: int, fidelity: float) -> float:
+    """Return what one more candidate adds to `group_gain`; kept, as one fidelity serves a plan."""
+    more = group_gain(candidates + 1, group_size, controls, fidelity)
+    return more - group_gain(candidates, group_size, controls, fidelity)
