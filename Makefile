@@ -8,6 +8,7 @@
 #   make mutants [ARGS="--only ledger"]            broken fleet code: the tests must notice
 #   make aot [ARGS="--match adaln"]                compile every kernel for three GPUs, without one
 #   make bench                                     every script in benchmarks/; 69 means no GPU
+#   make results TRACES=DIR [ARGS=--quick]         docs/results.md: simulated, beside the paper
 #   make test-gpu                                  tests that need a CUDA device
 #   make pretrain [SEED=0] [OUT=DIR]               the embedded model again, from nothing
 #   make clean                                     remove what make has made, .venv too
@@ -25,7 +26,7 @@ NAMES := python3 python3.14 python3.13 python3.12 python3.11
 IS_NEW := -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 PYTHON ?= $(firstword $(foreach name,$(NAMES),$(shell $(name) $(IS_NEW) && echo $(name))))
 
-.PHONY: demo test check chaos fuzz mutants aot bench test-gpu pretrain setup clean
+.PHONY: demo test check chaos fuzz mutants aot bench results test-gpu pretrain setup clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -58,6 +59,13 @@ bench: $(STAMP)
 	@set -e; for script in benchmarks/[!_]*.py; do \
 		echo "== $$script"; $(BIN)/python $$script $(ARGS) || test $$? -eq 69; \
 	done
+
+# Bamboo's repository has them under traces/ and traces/gcloud/; docs/results.md says more.
+NAMED := p3-trace.csv g4dn-trace.csv a100x1-east1b.txt
+results: $(STAMP)
+	@test -n "$(TRACES)" || { \
+		echo "name the folder that holds $(NAMED): make results TRACES=DIR" >&2; exit 1; }
+	$(BIN)/python benchmarks/paper.py $(foreach name,$(NAMED),--trace $(TRACES)/$(name)) $(ARGS)
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

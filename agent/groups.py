@@ -20,7 +20,7 @@ from agent.speeds import Speeds
 from agent.views import AskToPart, Closed, Enter, Instruction, Kill, View, Views, survivors
 from agent.work import Work, sample_message
 from agent.workers import Workers, WorkerSlot
-from spotlightd.dit.degrees import Group, plan, until
+from spotlightd.dit.degrees import WORTH, Group, plan, until
 from spotlightd.wire import messages as m
 from spotlightd.wire import worker as w
 from spotlightd.wire.codec import Buffer
@@ -34,8 +34,6 @@ PART_S = 30.0
 """For a worker to reach a boundary: the longest denoising step."""
 HUNGRY_S = 0.3
 """Without a grant for credit given, so long: the phase has nothing more for this VM."""
-WORTH = 0.9
-"""A new arrangement must end the wave in at most this share of the time."""
 MOST_BREAKS = 3
 """Views that may break under one trajectory until it goes on alone."""
 

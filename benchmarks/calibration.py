@@ -6,48 +6,22 @@
 Spot GPUs, no exploration, Qwen-Image at 512 pixels (`configs/qwen-image-ocr.toml`), durations from
 published timings alone. The paper is said to report that spot GPUs idle 47 % of the time; nothing
 here is tuned to it. Beside it, the share with one thing changed: more denoising steps, reserved
-GPUs that only train, training as fast as arithmetic alone would have it, slower boots.
+GPUs that only train, training as fast as arithmetic alone would have it, slower boots. The runs are
+cells of benchmarks/paper.py, and shared with it.
 
 Target (--check): within 5 points of 47 %.
 """
 
 import sys
 from pathlib import Path
-from statistics import fmean, pstdev
-from typing import Any
 
+from _cells import CASES, Cells, make_cell
+from _grid import SIDES
+from _ratios import spread
 from _report import finish, make_parser
+from _results import IDLE_POINTS, PAPER_IDLE
 
-from spotlightd.simulate.assumptions import load_assumptions
-from spotlightd.simulate.command import configure
-from spotlightd.simulate.run import Simulation
-from spotlightd.simulate.traces import Trace, load_trace
-from spotlightd.simulate.variants import VARIANTS
-
-CONFIG = Path(__file__).parents[1] / "configs/qwen-image-ocr.toml"
-PAPER, POINTS = 0.47, 0.05
-ITERATIONS = 15
-CASES: dict[str, tuple[dict[str, str], str, dict[str, Any]]] = {
-    "published": ({}, "spot", {}),
-    "steps_20": ({"sampler.num_steps": "20"}, "spot", {}),
-    "steps_50": ({"sampler.num_steps": "50"}, "spot", {}),
-    "steps_50_reserved_train_only": ({"sampler.num_steps": "50"}, "no_reserved_rollouts", {}),
-    "reserved_train_only": ({}, "no_reserved_rollouts", {}),
-    "training_step_250_s": ({}, "spot", {"train": {"step_s": 250.0}}),
-    "training_step_200_s": ({}, "spot", {"train": {"step_s": 200.0}}),
-    "boot_600_s": ({}, "spot", {"boot": {"boot_s": 600.0}}),
-}
-"""Changes to the configuration, variant, changes to the assumptions."""
-
-
-def idle_share(case: str, trace: Trace, seed: int, assumptions: Path | None) -> float:
-    changes, name, given = CASES[case]
-    settings = {"run.evaluate_every": "0", "run.iterations": str(ITERATIONS)} | changes
-    settings |= {"planner.mode": "off", "run.seed": str(seed), "run.evaluate_prompts": "1"}
-    variant = VARIANTS[name]
-    config = configure(CONFIG, settings, variant)
-    loaded = load_assumptions(assumptions, **given)
-    return Simulation(config, loaded, variant, trace, seed).run().spot.idle_share
+from spotlightd.simulate.traces import load_trace
 
 
 def main() -> int:
@@ -60,14 +34,17 @@ def main() -> int:
         print("calibration: no --trace is given: there is nothing to follow")
         return 69
     trace = load_trace(args.trace)
+    cells = Cells({trace.name: trace}, args.assumptions)
     figures: dict[str, float] = {}
-    for case in CASES:
-        shares = [idle_share(case, trace, s, args.assumptions) for s in range(1, args.seeds + 1)]
-        figures[f"{case}_idle"] = fmean(shares)
-        figures[f"{case}_spread"] = pstdev(shares)
-    figures["off_by"] = abs(figures["published_idle"] - PAPER)
-    title = f"idle share of spot GPUs without exploration, {args.seeds} seeds; the paper: {PAPER}"
-    return finish(title, figures, args, at_most={"off_by": POINTS})
+    for case in ("", *CASES):
+        seeds = range(1, args.seeds + 1)
+        runs = [cells[make_cell("spot", SIDES[0], "ocr", trace.name, s, case)] for s in seeds]
+        found = spread(run.spot.idle_share for run in runs)
+        figures[f"{case or 'published'}_idle"] = found.mean
+        figures[f"{case or 'published'}_spread"] = found.sd
+    figures["off_by"] = abs(figures["published_idle"] - PAPER_IDLE)
+    title = f"idle share of spot GPUs without exploration, {args.seeds} seeds; paper: {PAPER_IDLE}"
+    return finish(title, figures, args, at_most={"off_by": IDLE_POINTS})
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 EPSILON = 1e-9
+WORTH = 0.9
+"""A new arrangement, with the change to it, must end the wave in at most this share of the time."""
 MOST_NODES = 2_000
 """Situations that one search looks into; under a second."""
 FEW = 5

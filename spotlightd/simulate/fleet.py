@@ -70,7 +70,7 @@ class VirtualDaemon:
         self._score, self._score_delay_s, self._train = score, score_delay_s, train
         self._dispatch_due = False
         self._lost_at: dict[str, float] = {}
-        """Rollouts that wait to run again, by when their VM was lost."""
+        """Rollouts that a lost VM was denoising and nobody does yet, by when it was lost."""
         self._phase: tuple[str, float] | None = None
         self._digest = hashlib.blake2b(digest_size=16)
 
@@ -108,6 +108,12 @@ class VirtualDaemon:
             self.scheduler.progress_committed(request_id, job.fence, step, "state")
             self.ledger.committed(vm.agent_id, job.gpu_s)
         job.committed, job.gpu_s = step, 0.0
+
+    def begun(self, vm: VirtualVm, job: Job) -> None:
+        """A worker takes a lease up; what a lost VM had begun is recovered so."""
+        lost_at = self._lost_at.pop(job.request.request_id, None)
+        if lost_at is not None:
+            self.counts.recovery_s.append(self.clock.now - lost_at)
 
     def denoised(self, vm: VirtualVm, job: Job) -> None:
         """The GPU is free for another lease while this one is scored."""
@@ -158,7 +164,8 @@ class VirtualDaemon:
 
     def _lose(self, job: Job) -> None:
         self.counts.lost_gpu_s += job.gpu_s
-        if job.request.kind == "rollout":
+        # What had not begun waits its turn again: nothing of it is to be recovered.
+        if job.request.kind == "rollout" and job.rate:
             self._lost_at.setdefault(job.request.request_id, self.clock.now)
 
     def _gone(self, agent_id: str, at: float, lost: bool) -> None:
@@ -249,8 +256,9 @@ class VirtualDaemon:
                 continue  # Nobody there to take it: the lease ends with the membership.
             request_id = entry.request.request_id
             self.counts.resumed += entry.progress_step > 0
-            if request_id in self._lost_at:
-                self.counts.recovery_s.append(now - self._lost_at.pop(request_id))
+            stale = vm.jobs.get(request_id)
+            if stale is not None:  # Its lease ran out here, and comes back.
+                self._stop({grant.agent_id: [HeldLease(request_id, stale.fence)]})
             self.note("grant", request_id, grant.agent_id, grant.fence)
             vm.grant(entry.request, grant.fence, entry.progress_step, grant.backup)
 

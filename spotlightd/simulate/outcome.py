@@ -45,7 +45,7 @@ class Outcome(Struct):
     resumed: int
     """Leases that went on from a commit."""
     recovery_s: tuple[float, ...]
-    """From the loss of a VM until each rollout that it held runs elsewhere."""
+    """From the loss of a VM until a worker goes on with each rollout that it was denoising."""
     explored: int
     """Candidates scored."""
     variance_ratio: float

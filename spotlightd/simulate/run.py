@@ -144,7 +144,7 @@ class Simulation:
         self.clock.at(self.clock.now + fetch_s + self.given.boot.load_s, self._loaded, vm)
 
     def _make_vm(self, agent_id: str, role: Role, workers: int, spread: float) -> VirtualVm:
-        durations, variant = self.durations, self.variant
+        durations, variant, regroup = self.durations, self.variant, self.given.regroup
         slow = max(1 + spread * self._rng.gauss(0, 1), 0.5)
         every = self.config.fleet.commit_every
         pace = Pace(
@@ -152,7 +152,7 @@ class Simulation:
             durations.decode_s * slow,
             0 if not variant.commits else AUTO_COMMIT_EVERY if every == "auto" else every,
             durations.curve(workers) if variant.groups and role == "agent" else None,
-            self.given.regroup.elastic_s,
+            regroup.elastic_s if variant.elastic else regroup.rebuilt_s,
         )
         return VirtualVm(self.clock, self.daemon, agent_id, role, workers, pace)
 

@@ -17,6 +17,8 @@ class Variant:
     """Times the assumed number of reserved GPUs."""
     groups: bool = True
     """Workers help one another: sequence parallelism."""
+    elastic: bool = True
+    """A VM's workers regroup in place; otherwise a group is built from nothing each time."""
     reserved_rolls_out: bool = True
     commits: bool = True
     """In-flight state is committed; otherwise what is lost starts anew."""
@@ -36,6 +38,7 @@ BASELINES = (
 )
 ABLATIONS = (
     Variant("no_groups", "without sequence parallelism", groups=False),
+    Variant("rebuilt_groups", "groups built anew at each change", elastic=False),
     Variant("no_commits", "without step commits", {"fleet.commit_every": "0"}, commits=False),
     Variant("no_backups", "without backup leases", {"fleet.backup_leases": "false"}),
     Variant("no_peers", "weights from the daemon alone", peers=False),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotlightd.dit.degrees import Curve, plan
+from spotlightd.dit.degrees import WORTH, Curve, plan
 from spotlightd.simulate.clock import Clock
 from spotlightd.wire.messages import Role
 from spotlightd.wire.sampling import Request
@@ -48,6 +48,7 @@ class Port(Protocol):
 
     def progress(self, vm: "VirtualVm", job: Job, step: int) -> None: ...
     def denoised(self, vm: "VirtualVm", job: Job) -> None: ...
+    def begun(self, vm: "VirtualVm", job: Job) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ class VirtualVm:
                 if not job.rate:
                     self._set_rate(job, 1 / self._pace.step_s, 1.0, 0.0)
                     self._running += 1
+                    self._port.begun(self, job)
                     if self._running == self.workers:
                         break
         self._looked += 1
@@ -143,8 +145,11 @@ class VirtualVm:
         for job in jobs:
             self._advance(job)
         left = [max(job.length - job.done, EPSILON) for job in jobs]
-        found = plan(left, self.workers, curve, self._pace.regroup_s / self._pace.step_s)
-        if found.makespan >= max(left) - EPSILON:
+        regroup = self._pace.regroup_s / self._pace.step_s
+        found = plan(left, self.workers, curve, regroup)
+        rates = (job.rate * self._pace.step_s for job in jobs)
+        stays = max(steps / rate for steps, rate in zip(left, rates, strict=True))
+        if found.makespan + regroup > WORTH * stays:
             return
         self._grouped = True
         for group in found.groups:

@@ -3,13 +3,17 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from spotlightd.commands import run_app
 from spotlightd.config import load
+from spotlightd.dit.degrees import Curve
 from spotlightd.errors import InputError
 from spotlightd.simulate.assumptions import load_assumptions
+from spotlightd.simulate.clock import Clock
 from spotlightd.simulate.command import simulate
 from spotlightd.simulate.durations import Durations
 from spotlightd.simulate.learning import Learner, load_fit
@@ -17,6 +21,7 @@ from spotlightd.simulate.rewards import Fidelity
 from spotlightd.simulate.traces import load_trace, seat_changes
 from spotlightd.simulate.transfers import arrival_s
 from spotlightd.simulate.variants import VARIANTS
+from spotlightd.simulate.vm import Pace, VirtualVm
 
 CONFIG = Path(__file__).parents[2] / "configs/qwen-image-ocr.toml"
 SMALL = {
@@ -140,6 +145,58 @@ def test_random_groups_take_as_many_iterations_as_assumed():
 def test_fidelity_falls_with_lag_and_with_fewer_steps():
     fidelity = Fidelity(load_assumptions().fidelity)
     assert fidelity.rho(0, 1.0) > fidelity.rho(1, 1.0) > fidelity.rho(1, 0.5) > 0
+
+
+class Ears:
+    """Where a VM's words go in these tests."""
+
+    def __init__(self):
+        self.begun_ids, self.denoised_ids = [], []
+
+    def begun(self, vm, job):
+        self.begun_ids.append(job.request.request_id)
+
+    def progress(self, vm, job, step):
+        pass
+
+    def denoised(self, vm, job):
+        self.denoised_ids.append(job.request.request_id)
+
+
+def request_of(config, name):
+    sampler = msgspec.structs.replace(config.sampler, num_steps=10)
+    return SimpleNamespace(request_id=name, kind="explore", sampler=sampler)
+
+
+@pytest.mark.parametrize("regroup_s, ends_at", [(0.5, 0.3 + 0.5 + 9.7 / 1.9), (120.0, 10.0)])
+def test_workers_regroup_where_the_pause_is_worth_it(regroup_s, ends_at):
+    clock, ears = Clock(), Ears()
+    pace = Pace(1.0, 0.0, 0, Curve.of({1: 1.0, 2: 1.9}), regroup_s)
+    vm = VirtualVm(clock, ears, "a", "agent", 2, pace)
+    vm.grant(request_of(load(CONFIG, {}, {})[0], "r"), 1, 0, False)
+    clock.run(lambda: not ears.denoised_ids, 1000.0)
+    assert clock.now == pytest.approx(ends_at)
+    assert ears.begun_ids == ["r"]
+
+
+def test_recovery_is_of_what_was_being_denoised(trace, tmp_path):
+    """With notice, another GPU takes it up when it has done its next image, however long the
+    phase still is; what only waited on the lost VM counts for nothing.
+    """
+    given = tmp_path / "given.toml"
+    # Rollouts fill nearly all of the time, so that losses meet them.
+    given.write_text("[train]\nstep_s = 120.0\n[preemption]\nsilent_share = 0.0\n")
+    big = {"sampler.height": "1280", "sampler.width": "1280", "planner.prompts_per_iteration": "16"}
+    found = play(trace, variant="spot", assumptions=given, **big)
+    image_s = Durations(load(CONFIG, big, {})[0], load_assumptions(given)).step_s * 10
+    assert found.recovery_s and max(found.recovery_s) < 3 * image_s
+
+
+def test_a_lease_that_ran_out_and_comes_back_takes_the_place_of_the_old_one(trace):
+    # An image of this size takes longer than a lease, and exploration commits nothing on the way.
+    big = {"sampler.height": "1280", "sampler.width": "1280", "fleet.lease_s": "5"}
+    found = play(trace, **(big | {"run.iterations": "3"}))
+    assert found.iterations == 3 and found.spot.wasted > 0
 
 
 def test_a_newcomer_fetches_from_peers():
