@@ -290,6 +290,7 @@ class Daemon:
             config.weights.chunk_bytes,
             self._keys.public if self._encrypts else "",
             RememberedDigests(Path(config.store.state_dir) / "digests.msgpack"),
+            notes=Path(config.store.state_dir) / "manifests",
         )
 
     @property
