@@ -12,10 +12,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from agent.arrange import Arrangement, arrange
+from agent.arrange import Arrangement
+from agent.situation import Kept, Situation
 from agent.speeds import Speeds
 from agent.views import AskToPart, Closed, Enter, Instruction, Kill, View, Views, survivors
 from agent.work import Work, sample_message
@@ -36,18 +36,6 @@ HUNGRY_S = 0.3
 """Without a grant for credit given, so long: the phase has nothing more for this VM."""
 MOST_BREAKS = 3
 """Views that may break under one trajectory until it goes on alone."""
-
-
-@dataclass
-class Kept:
-    """A trajectory's last state that this agent saw, for the next view."""
-
-    state: Buffer | None
-    steps: float
-    """Done as far as this agent can tell: those of `state`, and boundaries reported since."""
-    handed: w.Handed | None = None
-    """What `state` came with; None where it came from the daemon, or was committed."""
-    breaks: int = 0
 
 
 class Groups:
@@ -154,51 +142,71 @@ class Groups:
 
     async def _plan_wave(self) -> None:
         """Ask for the best arrangement of what is left, and begin to bring it about."""
-        images = self._work.sampling()
-        indexes = sorted(self.views.present)
-        situation = (tuple(sorted(images)), tuple(self.views.present.values()))
-        sizes = {(x.request.sampler.height, x.request.sampler.width) for x in images.values()}
-        if situation == self._planned_for or not 0 < len(images) < 2 * len(indexes):
+        at = self._situation()
+        if at is None or len(at.indexes) < 2 or len(at.names) >= 2 * len(at.indexes):
             return
-        if (
-            len(indexes) < 2
-            or not self.port
-            or len(sizes) > 1
-            or self._work.unplaced()
-            or not self._able(images)
-        ):
+        seen = (frozenset(at.names), tuple(self.views.present.values()))
+        step_s = self.speeds.step_s(at.size)
+        if seen == self._planned_for or step_s is None:
             return
-        (size,) = sizes
-        step_s = self.speeds.step_s(size)
-        if step_s is None:
-            return
-        self._planned_for = situation
-        names = list(images)
-        left = [max(self._left(images[name]), 1.0) for name in names]
-        curve = self.speeds.curve(size, min(len(indexes), self._most))
+        self._planned_for = seen
+        workers = len(at.indexes)
+        curve = self.speeds.curve(at.size, min(workers, self._most))
         regroup = self._regroup_s / step_s
-        chosen = await asyncio.to_thread(plan, left, len(indexes), curve, regroup)
-        if set(self._work.sampling()) != set(names) or self._work.unplaced():
-            self._planned_for = None  # things moved meanwhile
+        chosen = await asyncio.to_thread(plan, at.left, workers, curve, regroup)
+        if self._moved_since(at):
+            self._planned_for = None
             return
-        stays = self._ends_in(names, left, size)
+        degrees = {group.degree for group in at.groups}
+        stays = until(at.groups, at.left, self.speeds.curve(at.size, max(degrees), degrees))
         if chosen.makespan + regroup > WORTH * stays:
             return
         logger.info("%s; as it is, in %.1f", chosen.reason, stays)
-        wanted = [(g.degree, tuple(names[i] for i in g.images)) for g in chosen.groups]
-        holders = {r: slot.index for r in names if (slot := self._work.slot_of(r)) is not None}
-        self.rearrange(arrange(wanted, indexes, holders))
+        self.rearrange(at.arrange(chosen.groups))
 
-    def _ends_in(self, names: Sequence[str], left: Sequence[float], size: tuple[int, int]) -> float:
-        """Return the time of the wave if every view stays as it is."""
+    def begin_race(self, deadline_s: float) -> None:
+        """Upon a notice: finish all that is held before it, or commit it now."""
+        self._target = None
+        self._spawn(self._race(deadline_s))
+
+    async def _race(self, deadline_s: float) -> None:
+        at, began = self._situation(), time.monotonic()
+        if at is not None:
+            args = (self.speeds, self._most, self._regroup_s, deadline_s)
+            found = await asyncio.to_thread(at.race, *args)
+            logger.info("%s", found.reason)
+            if found.finish and not self._moved_since(at):
+                self._work.race(began + found.commit_in_s)
+                self.rearrange(at.arrange(found.groups))
+                return
+        self._work.flush()
+
+    def _situation(self) -> Situation | None:
+        """Return what is being denoised; None where that is nothing, or cannot be arranged now."""
+        images = self._work.sampling()
+        sizes = {(x.request.sampler.height, x.request.sampler.width) for x in images.values()}
+        if not self.port or len(sizes) != 1 or self._work.unplaced() or not self._able(images):
+            return None
+        names = tuple(images)
         groups = []
         for view in self.views.views.values():
             held = self._requests_of(view.leader)
-            images = tuple(i for i, name in enumerate(names) if name in held)
-            if images:
-                groups.append(Group(len(view.members), images))
-        widest = max(group.degree for group in groups)
-        return until(groups, left, self.speeds.curve(size, widest, {g.degree for g in groups}))
+            indexes = tuple(i for i, name in enumerate(names) if name in held)
+            if indexes:
+                groups.append(Group(len(view.members), indexes))
+        if not groups or any(view.parting for view in self.views.views.values()):
+            return None
+        return Situation(
+            names,
+            tuple(max(self._left(images[name]), 1.0) for name in names),
+            tuple(sorted(self.views.present)),
+            sizes.pop(),
+            tuple(groups),
+            {r: slot.index for r in names if (slot := self._work.slot_of(r)) is not None},
+        )
+
+    def _moved_since(self, at: Situation) -> bool:
+        return set(self._work.sampling()) != set(at.names) or bool(self._work.unplaced())
 
     def rearrange(self, target: Sequence[Arrangement]) -> None:
         """Begin to bring about views of these workers with these requests; others stay."""
@@ -380,11 +388,10 @@ class Groups:
         if view is None or not held:
             return
         sampler = held[0].request.sampler
-        self.speeds.observe(
-            (sampler.height, sampler.width),
-            len(view.members),
-            boundary.busy_s / boundary.denoise_steps,
-        )
+        size, step_s = (sampler.height, sampler.width), boundary.busy_s / boundary.denoise_steps
+        if self.speeds.observe(size, len(view.members), step_s):
+            # Now it is known, not believed: look at the arrangement again at once.
+            self._planned_for = None
         for lease in held:
             request_id = lease.request.request_id
             kept = self._kept.setdefault(request_id, Kept(None, lease.resume_step))

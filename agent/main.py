@@ -19,7 +19,7 @@ import zmq.asyncio
 from agent.enrol import Identity, join_or_load, refusal
 from agent.group_store import keep_store
 from agent.groups import Groups
-from agent.lifecycle import Advice, Leave, Lifecycle, Notice
+from agent.lifecycle import SAFETY_S, Advice, Leave, Lifecycle, Notice
 from agent.link import AgentLink
 from agent.metadata.providers import choose_provider
 from agent.metadata.watch import MetadataWatcher
@@ -173,7 +173,7 @@ class Agent:
             case m.ServerKey():
                 logger.info("the daemon has a new key: moving to it")
                 self._session.moved(message)
-            case ww.PublishedVersion() | ww.Peers() | ww.PeerTicket():
+            case ww.PublishedVersion() | ww.AnnouncedVersion() | ww.Peers() | ww.PeerTicket():
                 self._weights.handle(message)
             case m.Grant() | m.Ack() | m.Withdraw():
                 self._handle_work(message, frames)
@@ -331,12 +331,14 @@ class Agent:
     def _noticed(self, notice: Notice) -> None:
         begin = self.lifecycle.noticed(notice, time.monotonic())
         if begin is None:
+            if self._work is not None and self.lifecycle.deadline is not None:
+                self._work.hurry(self.lifecycle.deadline)
             return
         logger.warning("%s: leaving within %.0f s", notice.source, notice.deadline_s)
         self._link.send(m.Notice(notice.deadline_s, notice.source))
         self._weights.stop_serving()
         if self._work is not None:
-            self._work.flush()
+            self._work.leave(notice.deadline_s - SAFETY_S)
 
     async def _proof_of_life(self) -> None:
         """A round trip through the loop that reads the link and ticks; workers may be busy."""
@@ -353,6 +355,8 @@ class Agent:
             settled, empty = work is None or work.settled, work is None or not work.pull.held
             if self._groups is not None:
                 self._groups.tick(now)
+            if work is not None:
+                work.tick(now)
             leave = self.lifecycle.tick(now, settled, empty)
             if leave is not None and not self._ending.done():
                 # The last account of time goes out before goodbye.

@@ -1,7 +1,8 @@
 """How long a denoising step takes at each sequence-parallel degree, as this VM's workers show it.
 
 Kept in a file by model and image size, so that a VM that starts again knows. A degree that was
-never tried has the published speedup until it is: one try corrects it.
+never tried has the published speedup, which is high, so that it is tried as soon as it might help;
+after `TRIAL_STEPS` steps its own speed counts.
 """
 
 import contextlib
@@ -15,6 +16,9 @@ from spotlightd.dit.degrees import PUBLIC_CURVE, Curve
 
 NEWEST = 0.2
 """Weight of the latest step in the average."""
+TRIAL_STEPS = 3
+"""Of a degree that is new here. The fastest of them counts: the first one also meets its peers and
+fills caches."""
 
 Size = tuple[int, int]
 
@@ -31,6 +35,8 @@ class Speeds:
         self._path = path
         self._model = model
         self._steps: dict[str, dict[str, float]] = {}
+        self._trials: dict[tuple[Size, int], int] = {}
+        """Steps seen of degrees that the file did not know."""
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             kept = json.loads(path.read_text(encoding="utf-8"))[model]
             self._steps = {
@@ -38,11 +44,20 @@ class Speeds:
                 for size, steps in kept.items()
             }
 
-    def observe(self, size: Size, degree: int, step_s: float) -> None:
-        """A step of one image took so long; with a batch, divided by its images."""
+    def observe(self, size: Size, degree: int, step_s: float) -> bool:
+        """A step of one image took so long; with a batch, divided by its images.
+
+        Returns whether this ends the degree's trial: plans that were made without it may be wrong.
+        """
         steps = self._steps.setdefault(_key(size), {})
+        trial = self._trials.get((size, degree), 0 if str(degree) not in steps else TRIAL_STEPS)
         before = steps.get(str(degree), step_s)
-        steps[str(degree)] = before + NEWEST * (step_s - before)
+        if trial >= TRIAL_STEPS:
+            steps[str(degree)] = before + NEWEST * (step_s - before)
+            return False
+        steps[str(degree)] = min(before, step_s)
+        self._trials[size, degree] = trial + 1
+        return trial + 1 == TRIAL_STEPS
 
     def step_s(self, size: Size) -> float | None:
         """Return the time of a step alone at degree 1; None before any was seen."""
@@ -58,6 +73,14 @@ class Speeds:
             measured = alone / seen if alone is not None and seen is not None else None
             speedups[degree] = measured if measured is not None else _published(degree)
         return Curve.of({**speedups, 1: 1.0})
+
+    def measured(self, size: Size, most: int) -> Curve | None:
+        """Return speedups of the degrees up to `most` that were measured; None without degree 1."""
+        steps = self._steps.get(_key(size), {})
+        alone = steps.get("1")
+        if alone is None:
+            return None
+        return Curve.of({int(d): alone / s for d, s in steps.items() if int(d) <= most} | {1: 1.0})
 
     def save(self) -> None:
         """Write the file; a full disk costs the next start its knowledge, nothing more."""

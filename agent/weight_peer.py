@@ -2,6 +2,7 @@
 
 PublishedVersion -> Room (is there any?) -> Download -> fetch -> files -> on_ready
                                                '--> ChunkServer: what is here, others may have
+AnnouncedVersion -> its manifest, fetched and served in the same way -> as above
 """
 
 import asyncio
@@ -15,9 +16,15 @@ import zmq.asyncio
 
 from spotlightd.errors import InputError, SpotlightError, TryAgainError
 from spotlightd.weights import patch
-from spotlightd.weights.chunks import PATCH, ChunkStore, Download
+from spotlightd.weights.chunks import MANIFEST, PATCH, ChunkStore, Download
 from spotlightd.weights.client import Swarm, fetch
-from spotlightd.weights.manifest import manifest_digest, patch_manifest, total_bytes
+from spotlightd.weights.manifest import (
+    decode_manifest,
+    manifest_digest,
+    manifest_manifest,
+    patch_manifest,
+    total_bytes,
+)
 from spotlightd.weights.room import Room, sentence
 from spotlightd.weights.server import ChunkServer
 from spotlightd.wire import weights as ww
@@ -31,6 +38,7 @@ PEERS_TIMEOUT_S = 10.0
 REBIND_S = 5.0
 
 Key = tuple[ww.Kind, int]
+News = ww.PublishedVersion | ww.AnnouncedVersion
 OnReady = Callable[[ww.Manifest, Path], None]
 
 
@@ -113,7 +121,7 @@ class WeightPeer:
         await asyncio.gather(*self._fetches.values(), return_exceptions=True)
         await self._server.close()
 
-    def handle(self, message: ww.PublishedVersion | ww.Peers | ww.PeerTicket) -> None:
+    def handle(self, message: News | ww.Peers | ww.PeerTicket) -> None:
         match message:
             case ww.PeerTicket():
                 self._renewed(message.tickets)
@@ -123,7 +131,12 @@ class WeightPeer:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
             case ww.PublishedVersion():
-                self._begin(message)
+                manifest = message.manifest
+                # The same version may come with other content, after a daemon repeated an update.
+                if self._store.manifest(manifest.kind, manifest.version) != manifest:
+                    self._begin((manifest.kind, manifest.version), message)
+            case ww.AnnouncedVersion():
+                self._begin((message.kind, message.version), message)
 
     def _renewed(self, tickets: Sequence[str]) -> None:
         self._tickets = tuple(dict.fromkeys(tickets))[:2]
@@ -151,36 +164,36 @@ class WeightPeer:
 
     # --- fetching -----------------------------------------------------------------------------
 
-    def _begin(self, message: ww.PublishedVersion) -> None:
-        manifest = message.manifest
-        key: Key = (manifest.kind, manifest.version)
-        # The same version may come with other content, after a daemon repeated an update.
-        held = self._store.manifest(*key) == manifest
-        if held or not message.current or key in self._fetches:
+    def _begin(self, key: Key, message: News) -> None:
+        if not message.current or key in self._fetches:
             return
         for kind, version in list(self._fetches):
-            if kind == manifest.kind and version <= manifest.version - VERSIONS_KEPT:
+            if kind == key[0] and version <= key[1] - VERSIONS_KEPT:
                 # Nobody serves it any more.
                 self._fetches[kind, version].cancel()
-        task = asyncio.create_task(self._fetch(manifest, message.peers), name=f"fetch {key}")
+        task = asyncio.create_task(self._fetch(key, message), name=f"fetch {key}")
         self._fetches[key] = task
         task.add_done_callback(lambda _: self._fetches.pop(key, None))
 
-    async def _fetch(self, manifest: ww.Manifest, peers: Sequence[ww.WeightPeer]) -> None:
-        folder = self._folder(manifest)
+    async def _fetch(self, key: Key, message: News) -> None:
+        peers: Sequence[ww.WeightPeer] = message.peers
         while True:
             try:
+                manifest = await self._manifest(message, peers)
+                if self._store.manifest(*key) == manifest:
+                    return
+                folder = self._folder(*key, manifest_digest(manifest))
                 await self._make_room(manifest, folder)
                 await self._patch(manifest, folder, peers)
                 download = await asyncio.to_thread(Download, manifest, folder, self._store)
-                counts = await self._fill(download, peers, (manifest.kind, manifest.version))
+                counts = await self._fill(download, peers, key)
                 break
             except InputError as error:
                 self._on_failure(error)
                 return
             except (SpotlightError, TimeoutError) as error:
                 reason = str(error) or "the daemon does not say who serves it"
-                logger.warning("fetching %s %d: %s", manifest.kind, manifest.version, reason)
+                logger.warning("fetching %s %d: %s", *key, reason)
                 await asyncio.sleep(RETRY_S)
                 peers = ()
         self._store.add(manifest, folder)
@@ -188,6 +201,20 @@ class WeightPeer:
         what = f"{manifest.kind} version {manifest.version}"
         logger.info("%s is here: chunks by peer %s, %d reused", what, counts, download.reused)
         self._on_ready(manifest, folder)
+
+    async def _manifest(self, message: News, peers: Sequence[ww.WeightPeer]) -> ww.Manifest:
+        """Return the manifest; where only its digest was announced, fetch it, and serve it."""
+        if isinstance(message, ww.PublishedVersion):
+            return message.manifest
+        key: Key = (message.kind, message.version)
+        # A base model has no patch, so that this digest is its root hash.
+        folder = _beside(self._folder(*key, message.digest), MANIFEST)
+        download = await asyncio.to_thread(Download, manifest_manifest(message), folder)
+        await self._fill(download, peers, key, MANIFEST)
+        manifest = decode_manifest((folder / "manifest").read_bytes())
+        if (manifest.kind, manifest.version) != key:
+            raise InputError(f"the manifest of {key} is of {manifest.kind} {manifest.version}")
+        return manifest
 
     async def _fill(
         self, download: Download, peers: Sequence[ww.WeightPeer], key: Key, part: str = ""
@@ -235,7 +262,7 @@ class WeightPeer:
         root = self._store.root(manifest.kind, manifest.version - 1)
         if manifest.patch is None or parent is None or root != manifest.patch.parent:
             return
-        described, scratch = patch_manifest(manifest), _scratch(folder)
+        described, scratch = patch_manifest(manifest), _beside(folder, PATCH)
         download = await asyncio.to_thread(Download, described, scratch)
         await self._fill(download, peers, (manifest.kind, manifest.version), PATCH)
         try:
@@ -268,23 +295,29 @@ class WeightPeer:
         used = {keep, *(self._store.folder(h.kind, h.version) for h in self._store.held())}
         for parent in ("models", "weights"):
             for folder in (self._place.folder / parent).glob("*"):
-                if folder not in used:
+                if _owner(folder) not in used:
                     logger.info("removing %s to make room", folder)
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _folder(self, manifest: ww.Manifest) -> Path:
-        if manifest.kind == "base":
-            return self._place.folder / "models" / manifest_digest(manifest)[:16]
-        return self._place.folder / "weights" / str(manifest.version)
+    def _folder(self, kind: ww.Kind, version: int, root: str) -> Path:
+        if kind == "base":
+            return self._place.folder / "models" / root[:16]
+        return self._place.folder / "weights" / str(version)
 
     def _forget_old(self) -> None:
         for version in self._store.versions("adapter")[:-VERSIONS_KEPT]:
             folder = self._store.drop("adapter", version)
             if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                shutil.rmtree(_scratch(folder), ignore_errors=True)
+                for gone in (folder, _beside(folder, PATCH), _beside(folder, MANIFEST)):
+                    shutil.rmtree(gone, ignore_errors=True)
 
 
-def _scratch(folder: Path) -> Path:
-    """Where the patch lies that made a version."""
-    return folder.with_name(f".patch-{folder.name}")
+def _beside(folder: Path, part: str) -> Path:
+    """Where a version's patch or manifest lies."""
+    return folder.with_name(f".{part[1:]}-{folder.name}")
+
+
+def _owner(folder: Path) -> Path:
+    """Return the version's folder, also of what lies beside it."""
+    name = folder.name
+    return folder.with_name(name.partition("-")[2] if name.startswith(".") else name)

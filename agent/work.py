@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.children import Child
+from agent.notice_race import RESERVE_S
 from agent.workers import Workers, WorkerSlot
 from spotlightd.wire import messages as m
 from spotlightd.wire import pipe
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SCORER_BATCH = 8
+DECIDE_S = 2.0
+"""Upon a notice: without a decision after so long, everything is committed."""
 
 Send = Callable[[m.Message, Sequence[Buffer]], None]
 
@@ -70,6 +73,9 @@ class Work:
         self._flushing: set[int] = set()
         """Workers that have not answered Flush yet."""
         self._scorer: Child | None = None
+        self.commit_at: float | None = None
+        """While this agent leaves and finishes what it holds: when the rest is committed."""
+        self._flushed = False
 
     async def start_scorer(self) -> "asyncio.Task[None]":
         """Start the scorer; the task ends with an error when it cannot go on."""
@@ -78,8 +84,12 @@ class Work:
     @property
     def settled(self) -> bool:
         """Nothing is in flight, and everything sent is acknowledged."""
-        working = self._flushing or self._waiting or self._scoring
+        working = self._flushing or self._waiting or self._scoring or self._racing
         return not (working or self.pull.unacked or self._progress)
+
+    @property
+    def _racing(self) -> bool:
+        return self.commit_at is not None and bool(self.sampling())
 
     # --- from the daemon ----------------------------------------------------------------------
 
@@ -203,9 +213,34 @@ class Work:
 
     # --- leaving ------------------------------------------------------------------------------
 
+    def leave(self, deadline_s: float) -> None:
+        """Stop pulling; finish what is held where the time allows it, commit it otherwise."""
+        if self.groups is None or not self.sampling():
+            self.flush()
+            return
+        self.pull.draining = True
+        self.race(time.monotonic() + DECIDE_S)
+        self.groups.begin_race(deadline_s)
+
+    def race(self, commit_at: float) -> None:
+        """Go on until then, unless everything was flushed meanwhile."""
+        if not self._flushed:
+            self.commit_at = commit_at
+
+    def hurry(self, deadline: float) -> None:
+        """The deadline is nearer than it was."""
+        if self.commit_at is not None:
+            self.commit_at = min(self.commit_at, deadline - RESERVE_S)
+
+    def tick(self, now: float) -> None:
+        if self.commit_at is not None and now >= self.commit_at:
+            self.flush()
+
     def flush(self) -> None:
         """Stop pulling; every worker sends the state of what it has, and drops it."""
-        self.pull.draining = True
+        if self._flushed:
+            return
+        self.pull.draining, self._flushed, self.commit_at = True, True, None
         if self.groups is not None:
             self.groups.flush()
         for slot in self.workers.slots if self.workers else ():

@@ -178,6 +178,7 @@ class Vm:
     async def _tick(self) -> None:
         while True:
             self.groups.tick(time.monotonic())
+            self.work.tick(time.monotonic())
             self._news.set()
             await asyncio.sleep(0.02)
 

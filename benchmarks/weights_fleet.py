@@ -22,7 +22,7 @@ import time
 from _report import finish, make_parser
 
 from spotlightd.simulate.swarm import Network, World
-from spotlightd.simulate.transfers import DIGEST_BYTES, LEAST_CHUNK, WINDOW
+from spotlightd.simulate.transfers import LEAST_CHUNK, WINDOW, announced
 from spotlightd.weights.fetch import MOST_IN_FLIGHT
 from spotlightd.weights.manifest import chunk_size
 
@@ -33,16 +33,18 @@ def spread(size: int, vms: int, coarse: int, seed: int) -> dict[str, float]:
     """Return the figures of one distribution of `size` bytes."""
     chunk_bytes = chunk_size(size, LEAST_CHUNK) * coarse
     chunks = -(-size // chunk_bytes)
+    announced_bytes, manifest_bytes = announced(chunks)
     began = time.perf_counter()
     world = World(
         vms,
         chunks,
         chunk_bytes,
-        DIGEST_BYTES * chunks + 200,
+        announced_bytes,
         WINDOW,
         MOST_IN_FLIGHT,
         Network(),
         seed,
+        manifest_bytes=manifest_bytes,
     )
     seconds = world.run()
     bound = chunks * chunk_bytes / world.network.rate
@@ -54,6 +56,8 @@ def spread(size: int, vms: int, coarse: int, seed: int) -> dict[str, float]:
         "daemon_gb": (world.daemon.sent + world.control_bytes) / 1e9,
         "far_share": world.far_chunks / (vms * chunks),
         "chunk_mb": chunk_bytes / 1e6,
+        "announced_s": vms
+        * (world.network.announce_s + announced_bytes / world.network.announce_rate),
         "took_s": time.perf_counter() - began,
     }
 

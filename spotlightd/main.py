@@ -325,6 +325,7 @@ class Daemon:
             config.weights.chunk_bytes,
             self._keys.public if self._encrypts else "",
             RememberedDigests(self._folder / "digests.msgpack"),
+            notes=self._folder / "manifests",
         )
 
     @property

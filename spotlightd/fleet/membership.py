@@ -30,6 +30,7 @@ class Member:
     ready_versions: tuple[int, ...] = ()
     chunk_endpoint: str = ""
     zone: str = ""
+    protocol: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)

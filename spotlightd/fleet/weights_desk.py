@@ -9,20 +9,25 @@ from random import Random
 
 import msgspec
 
+from spotlightd.atomic import digest_of, write_file
 from spotlightd.fleet.membership import Member
 from spotlightd.weights import patch
-from spotlightd.weights.chunks import PATCH, ChunkStore
+from spotlightd.weights.chunks import MANIFEST, PATCH, ChunkStore
 from spotlightd.weights.holders import Holders, Key, Pointed
 from spotlightd.weights.manifest import (
+    LONG_MANIFEST,
     build_manifest,
     chunk_digests,
+    encode_manifest,
     manifest_digest,
+    manifest_manifest,
     patch_manifest,
 )
 from spotlightd.weights.remembered import RememberedDigests
 from spotlightd.weights.server import ChunkServer
 from spotlightd.wire.messages import Heartbeat, Message
 from spotlightd.wire.weights import (
+    AnnouncedVersion,
     BadPeer,
     GetManifest,
     Manifest,
@@ -52,6 +57,8 @@ class WeightsDesk:
         endpoint: where this daemon's chunk server is reached.
         key: the daemon's CURVE key where chunks travel encrypted, else empty.
         remembered: digests of earlier runs of the daemon.
+        notes: folder of its own for long manifests, which are served as chunks; None: manifests of
+            any length are part of the announcement.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class WeightsDesk:
         key: str = "",
         remembered: RememberedDigests | None = None,
         rng: Random | None = None,
+        notes: Path | None = None,
     ) -> None:
         self.holders = Holders(rng or Random())
         self._chunks = chunks
@@ -70,7 +78,14 @@ class WeightsDesk:
         self._daemon = WeightPeer(DAEMON, endpoint, key, complete=True)
         self._chunk_bytes = chunk_bytes
         self._remembered = remembered
+        self._notes = notes
+        if notes is not None:
+            shutil.rmtree(notes, ignore_errors=True)
         self._manifests: dict[Key, Manifest] = {}
+        self._announced: dict[Key, AnnouncedVersion] = {}
+        """Those with a long manifest."""
+        self._hears: set[str] = set()
+        """Agents that know AnnouncedVersion."""
         self._endpoints: dict[str, WeightPeer] = {}
         self._tickets: list[str] = []
         self._ticket_at: float | None = None
@@ -107,7 +122,9 @@ class WeightsDesk:
         """Return how many bytes of chunks this daemon has sent itself."""
         return self._server.bytes_served
 
-    def announcements(self, agents: Iterable[str]) -> list[tuple[str, PublishedVersion]]:
+    def announcements(
+        self, agents: Iterable[str]
+    ) -> list[tuple[str, PublishedVersion | AnnouncedVersion]]:
         """Return, by agent, the news of the current version, with peers to fetch it from.
 
         Everybody who is told will serve it soon, so they are one another's peers from the start.
@@ -123,7 +140,7 @@ class WeightsDesk:
         ordered = sorted(agents, key=lambda agent: agent not in seeds)
         return [(agent, self._published(key, agent)) for agent in ordered]
 
-    def greeting(self, agent: str) -> list[PublishedVersion | PeerTicket]:
+    def greeting(self, agent: str) -> list[PublishedVersion | AnnouncedVersion | PeerTicket]:
         """What a newcomer is told: the tickets, the base, the versions that may be asked for."""
         keys = sorted(self._manifests, reverse=True)
         return [self.tickets(), *(self._published(key, agent) for key in keys)]
@@ -139,6 +156,8 @@ class WeightsDesk:
     def joined(self, member: Member, key: str) -> None:
         """An agent said Hello: from now on it may be a peer; `key` is its CURVE key."""
         self.holders.joined(member.agent_id, member.zone)
+        if member.protocol >= (1, 2):
+            self._hears.add(member.agent_id)
         if member.chunk_endpoint:
             shown = key if self._daemon.key else ""
             self._endpoints[member.agent_id] = WeightPeer(
@@ -148,6 +167,7 @@ class WeightsDesk:
     def left(self, agent: str) -> None:
         self.holders.left(agent)
         self._endpoints.pop(agent, None)
+        self._hears.discard(agent)
 
     def heartbeat(self, agent: str, beat: Heartbeat) -> None:
         held = {(row.kind, row.version): row for row in beat.weights}
@@ -210,9 +230,12 @@ class WeightsDesk:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _published(self, key: Key, agent: str) -> PublishedVersion:
+    def _published(self, key: Key, agent: str) -> PublishedVersion | AnnouncedVersion:
         current = self._is_current(key)
         peers = self._named(key, self.holders.point(key, agent)) if current else ()
+        announced = self._announced.get(key)
+        if announced is not None and agent in self._hears:
+            return msgspec.structs.replace(announced, current=current, peers=peers)
         return PublishedVersion(self._manifests[key], current, peers)
 
     def _named(self, key: Key, pointed: Pointed) -> tuple[WeightPeer, ...]:
@@ -229,7 +252,17 @@ class WeightsDesk:
 
     def _publish(self, manifest: Manifest, folder: Path) -> None:
         self._chunks.add(manifest, folder)
-        self._manifests[manifest.kind, manifest.version] = manifest
+        key: Key = (manifest.kind, manifest.version)
+        self._manifests[key] = manifest
+        self._announced.pop(key, None)
+        encoded = encode_manifest(manifest)
+        if self._notes is not None and len(encoded) > LONG_MANIFEST:
+            announced = AnnouncedVersion(
+                manifest.kind, manifest.version, digest_of(encoded), len(encoded), True
+            )
+            write_file(self._note(key) / "manifest", encoded)
+            self._chunks.add(manifest_manifest(announced), self._note(key), MANIFEST)
+            self._announced[key] = announced
 
     def _with_patch(self, manifest: Manifest, folder: Path) -> Manifest:
         """Add a patch against the version before, where that saves enough."""
@@ -256,6 +289,12 @@ class WeightsDesk:
             shutil.rmtree(_patch_folder(folder), ignore_errors=True)
         self.holders.forget(key)
         del self._manifests[key]
+        if self._announced.pop(key, None) is not None:
+            shutil.rmtree(self._note(key), ignore_errors=True)
+
+    def _note(self, key: Key) -> Path:
+        assert self._notes is not None
+        return self._notes / f"{key[0]}-{key[1]}"
 
 
 def _patch_folder(folder: Path) -> Path:

@@ -4,12 +4,17 @@ What decides is the project's own code: `weights.fetch.Fetch` at each receiver, 
 Serving` at each server, `weights.holders.Holders` at the daemon. Modelled are the network and the
 clock: each host sends and receives at its own rate, first come first served; messages take half a
 round trip; the daemon sends its announcements one after the other.
+
+    announcement -> the manifest, from whoever has it -> the files, from whoever has chunks of them
 """
 
+import gc
 import heapq
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from spotlightd.weights.fetch import (
     DAEMON,
@@ -22,11 +27,10 @@ from spotlightd.weights.fetch import (
     Refusal,
     Source,
 )
-from spotlightd.weights.holders import Holders
+from spotlightd.weights.holders import Holders, Pointed
 from spotlightd.weights.serve import AGAIN_S, Refuse, Send, Serving, Tell
 
 KEY = ("adapter", 1)
-ROOT = "v"
 TICK_S = 0.5
 TIMEOUT_S = 10.0
 
@@ -44,23 +48,51 @@ class Network:
     zones: int = 4
 
 
+@dataclass(frozen=True)
+class Part:
+    """What is fetched as one: the manifest, where the announcement does not carry it, and then the
+    files.
+    """
+
+    root: str
+    chunks: int
+    chunk_bytes: int
+
+    @property
+    def everything(self) -> int:
+        return (1 << self.chunks) - 1
+
+
 @dataclass
+class Copy:
+    """A part on one host; `fetch` is None before it begins, and where it was there at the start."""
+
+    have: int = 0
+    count: int = 0
+    fetch: Fetch | None = None
+
+
+@dataclass(eq=False)
 class Host:
-    """One VM, or the daemon (`fetch` is None: it has everything)."""
+    """One VM, or the daemon, which has everything."""
 
     name: str
     zone: str
     serving: Serving
-    fetch: Fetch | None = None
-    have: int = 0
-    count: int = 0
+    copies: tuple[Copy, ...]
+    """Of each part."""
     up_free: float = 0.0
     down_free: float = 0.0
     sent: int = 0
     """Bytes of chunks."""
     done_at: float | None = None
     wake_at: float | None = None
-    alive: bool = True
+    leaving: deque[float] = field(default_factory=deque)
+    """When chunks that are on the way have left."""
+    route: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.route = self.name.encode()
 
 
 @dataclass
@@ -69,49 +101,58 @@ class World:
     vms: hosts that fetch or have everything.
     chunks: number of equal chunks.
     chunk_bytes: size of each.
-    manifest_bytes: what an announcement carries.
+    announced_bytes: what an announcement carries, with its peers.
+    manifest_bytes: fetched before the chunks; 0 where the announcement carries it.
     complete: so many of them have everything from the start.
     """
 
     vms: int
     chunks: int
     chunk_bytes: int
-    manifest_bytes: int
+    announced_bytes: int
     window: int
     in_flight: int
     network: Network = field(default_factory=Network)
     seed: int = 1
     complete: int = 0
+    manifest_bytes: int = 0
     now: float = 0.0
     control_bytes: int = 0
     far_chunks: int = 0
-    """Chunks that crossed from zone to zone."""
+    """Chunks of the files that crossed from zone to zone."""
 
     def __post_init__(self) -> None:
-        rng = Random(self.seed)
-        self.rng = rng
-        self.holders = Holders(rng)
-        self._events: list[tuple[float, int, str, tuple[object, ...]]] = []
+        self.holders = Holders(Random(self.seed))
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
-        self.hosts = {
-            f"vm{i}": Host(f"vm{i}", f"zone{i % self.network.zones}", Serving())
-            for i in range(self.vms)
+        manifest = [Part("manifest", 1, self.manifest_bytes)] if self.manifest_bytes else []
+        self.parts = (*manifest, Part("files", self.chunks, self.chunk_bytes))
+        self._part_of = {part.root: number for number, part in enumerate(self.parts)}
+        self._names = [
+            [f"{number}/{chunk}" for chunk in range(part.chunks)]
+            for number, part in enumerate(self.parts)
+        ]
+        self._named = {
+            name: (number, chunk)
+            for number, names in enumerate(self._names)
+            for chunk, name in enumerate(names)
         }
-        everything = (1 << self.chunks) - 1
-        self.daemon = Host("daemon", "", Serving(again_s=AGAIN_S), have=everything)
-        self.left = self.vms - self.complete
-        for host in self.hosts.values():
+        self.daemon = self._host("daemon", "", AGAIN_S, complete=True)
+        zones = self.network.zones
+        vms = [
+            self._host(f"vm{i}", f"zone{i % zones}", 0.0, i < self.complete)
+            for i in range(self.vms)
+        ]
+        self.receivers = vms[self.complete :]
+        self.left = len(self.receivers)
+        self.hosts = {host.name: host for host in (self.daemon, *vms)}
+        self._by_route = {host.route: host for host in self.hosts.values()}
+        for host in vms:
             self.holders.joined(host.name, host.zone)
         # Whoever is in the fleet will fetch what is announced: all are peers from the start.
-        for host in self.hosts.values():
-            self.holders.has(KEY, host.name, 0, complete=False)
-        for host in list(self.hosts.values())[: self.complete]:
-            host.have, host.count, host.done_at = everything, self.chunks, 0.0
-            self.holders.has(KEY, host.name, self.chunks, complete=True)
-
-    @property
-    def receivers(self) -> list[Host]:
-        return list(self.hosts.values())[self.complete :]
+        for host in vms:
+            done = host.done_at is not None
+            self.holders.has(KEY, host.name, self.chunks if done else 0, complete=done)
 
     def run(self) -> float:
         """Announce, and return when the last VM has everything."""
@@ -121,163 +162,193 @@ class World:
         # Seeds are told first.
         for host in sorted(self.receivers, key=lambda host: host.name not in seeds):
             pointed = self.holders.point(KEY, host.name)
-            size = self.manifest_bytes + 48 * (len(pointed.near) + len(pointed.far))
-            at += self.network.announce_s + size / self.network.announce_rate
-            self.control_bytes += size
-            sources = [
-                *(self._source(peer, NEAR) for peer in pointed.near),
-                *(self._source(peer, FAR) for peer in pointed.far),
-            ]
-            if pointed.daemon:
-                sources.append(Source("daemon", DAEMON, complete=True))
-            self._at(at + self.network.far_s, "begin", host.name, sources)
-        while self._events and self.left:
-            self.now, _, kind, arguments = heapq.heappop(self._events)
-            getattr(self, f"_on_{kind}")(*arguments)
+            at += self.network.announce_s + self.announced_bytes / self.network.announce_rate
+            self.control_bytes += self.announced_bytes
+            self._at(at + self.network.far_s, self._begin, host, 0, self._sources(pointed))
+        collects = gc.isenabled()
+        # Millions of events and no cycles: looking for some takes a quarter of the time.
+        gc.disable()
+        try:
+            while self._events and self.left:
+                self.now, _, act, arguments = heapq.heappop(self._events)
+                act(*arguments)
+        finally:
+            if collects:
+                gc.enable()
         assert not self.left, f"{self.left} VMs never finish"
-        return max(host.done_at or 0.0 for host in self.hosts.values())
+        return max(host.done_at or 0.0 for host in self.receivers)
 
-    # --- events -------------------------------------------------------------------------------
+    # --- at a receiver ------------------------------------------------------------------------
 
-    def _on_begin(self, name: str, sources: Sequence[Source]) -> None:
-        host = self.hosts[name]
-        rng = Random(f"{self.seed}:{name}")
-        host.fetch = Fetch((1 << self.chunks) - 1, self.chunks, rng, self.window, self.in_flight)
+    def _begin(self, host: Host, part: int, sources: Sequence[Source]) -> None:
+        """A part's transfer begins, as `weights/client.py` begins it."""
+        described, copy = self.parts[part], host.copies[part]
+        rng = Random(f"{self.seed}:{host.name}:{part}")
+        copy.fetch = Fetch(described.everything, described.chunks, rng, self.window, self.in_flight)
         for source in sources:
             if source.rank != DAEMON:
-                self._request_news(host, source.peer_id, 0)
-        self._act(host, host.fetch.add_peers(sources, self.now))
-        self._at(self.now + TICK_S * (1 + rng.random()), "tick", name)
+                self._request_news(host, self.hosts[source.peer_id], part, 0)
+        self._act(host, part, copy.fetch.add_peers(sources, self.now))
+        self._at(self.now + TICK_S * (1 + rng.random()), self._tick, host, part)
 
-    def _on_tick(self, name: str) -> None:
-        host = self.hosts[name]
-        if host.done_at is None and host.fetch is not None:
-            self._act(host, host.fetch.tick(self.now, TIMEOUT_S))
-            self._at(self.now + TICK_S, "tick", name)
+    def _tick(self, host: Host, part: int) -> None:
+        fetch = host.copies[part].fetch
+        if fetch is not None and not fetch.done:
+            self._act(host, part, fetch.tick(self.now, TIMEOUT_S))
+            self._at(self.now + TICK_S, self._tick, host, part)
 
-    def _on_asked(self, server: str, client: str, chunk: int) -> None:
-        host = self._host(server)
-        self._serve(
-            host, host.serving.asked(client.encode(), str(chunk), self.chunk_bytes, self.now)
+    def _arrived(self, server: Host, host: Host, part: int, chunk: int) -> None:
+        copy = host.copies[part]
+        fetch = copy.fetch
+        assert fetch is not None
+        if not copy.have >> chunk & 1:
+            copy.have |= 1 << chunk
+            copy.count += 1
+            root = self.parts[part].root
+            self._serve(host, host.serving.gained(root, copy.count, self.now))
+        was_done = fetch.done
+        self._act(host, part, fetch.received(server.name, chunk, True, self.now))
+        if fetch.done and not was_done:
+            self._ended(host, part, fetch)
+
+    def _ended(self, host: Host, part: int, fetch: Fetch) -> None:
+        if part + 1 < len(self.parts):
+            # The next part is asked of the same peers.
+            names = [(self.hosts[name], peer.rank) for name, peer in fetch.peers.items()]
+            sources = [self._source(peer, rank) for peer, rank in names]
+            self._begin(host, part + 1, sources)
+            return
+        host.done_at = self.now
+        self.left -= 1
+
+    def _refused(self, server: Host, host: Host, part: int, chunk: int, why: Refusal) -> None:
+        fetch = host.copies[part].fetch
+        assert fetch is not None
+        self._act(host, part, fetch.refused(server.name, chunk, why, self.now))
+        peer = fetch.peers.get(server.name)
+        if peer is not None and why == "busy" and not fetch.done:
+            self._at(peer.busy_until, self._again, server, host, part)
+
+    def _again(self, server: Host, host: Host, part: int) -> None:
+        fetch = host.copies[part].fetch
+        assert fetch is not None
+        if not fetch.done:
+            self._act(host, part, fetch.retry(server.name, self.now))
+
+    def _news(self, server: Host, host: Host, part: int, have: int) -> None:
+        fetch = host.copies[part].fetch
+        assert fetch is not None
+        if not fetch.done:
+            self._act(host, part, fetch.has(server.name, have, self.now))
+            known = have.bit_count()
+            if known < self.parts[part].chunks:
+                # The request is at the server long before it may tell again: no event of its own.
+                self._listen(server, host, part, known)
+
+    # --- at a server --------------------------------------------------------------------------
+
+    def _asked(self, host: Host, client: Host, part: int, chunk: int) -> None:
+        name, size = self._names[part][chunk], self.parts[part].chunk_bytes
+        # What has left is counted when the next is asked for, as `weights/server.py` does.
+        while host.leaving and host.leaving[0] <= self.now:
+            host.leaving.popleft()
+            host.serving.sent()
+        self._serve(host, host.serving.asked(client.route, name, size, self.now))
+
+    def _listen(self, host: Host, client: Host, part: int, known: int) -> None:
+        described = self.parts[part]
+        told = host.serving.asked_news(
+            client.route, described.root, known, described.chunk_bytes, self.now
         )
-
-    def _on_uploaded(self, server: str) -> None:
-        host = self._host(server)
-        host.serving.sent()
-        self._serve(host, host.serving.tick(self.now))
-
-    def _on_arrived(self, server: str, client: str, chunk: int) -> None:
-        host = self.hosts[client]
-        assert host.fetch is not None
-        if not host.have >> chunk & 1:
-            host.have |= 1 << chunk
-            host.count += 1
-            self._serve(host, host.serving.gained(ROOT, host.count, self.now))
-        self._act(host, host.fetch.received(server, chunk, True, self.now))
-        if host.fetch.done and host.done_at is None:
-            host.done_at = self.now
-            self.left -= 1
-
-    def _on_refused(self, server: str, client: str, chunk: int, why: Refusal) -> None:
-        host = self.hosts[client]
-        assert host.fetch is not None
-        self._act(host, host.fetch.refused(server, chunk, why, self.now))
-        peer = host.fetch.peers.get(server)
-        if peer is not None and why == "busy":
-            self._at(peer.busy_until, "again", server, client)
-
-    def _on_again(self, server: str, client: str) -> None:
-        host = self.hosts[client]
-        if host.done_at is None and host.fetch is not None:
-            self._act(host, host.fetch.retry(server, self.now))
-
-    def _on_news(self, server: str, client: str, have: int) -> None:
-        host = self.hosts[client]
-        assert host.fetch is not None
-        if host.done_at is None:
-            self._act(host, host.fetch.has(server, have, self.now))
-            if have.bit_count() < self.chunks:
-                self._request_news(host, server, have.bit_count())
-
-    def _on_listen(self, server: str, client: str, known: int) -> None:
-        host = self._host(server)
-        told = host.serving.asked_news(client.encode(), ROOT, known, self.chunk_bytes, self.now)
         self._serve(host, told)
 
-    def _on_wake(self, name: str) -> None:
-        host = self._host(name)
+    def _wake(self, host: Host) -> None:
         host.wake_at = None
         self._serve(host, host.serving.tick(self.now))
 
-    def _source(self, peer: str, rank: int) -> Source:
-        return Source(peer, rank, complete=self.hosts[peer].done_at is not None)
-
     # --- acting -------------------------------------------------------------------------------
 
-    def _act(self, host: Host, decisions: Sequence[Decision]) -> None:
+    def _act(self, host: Host, part: int, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
             match decision:
                 case Ask():
-                    at = self.now + self._delay(host.name, decision.peer_id)
-                    self._at(at, "asked", decision.peer_id, host.name, decision.chunk)
+                    server = self.hosts[decision.peer_id]
+                    at = self.now + self._delay(host, server)
+                    self._at(at, self._asked, server, host, part, decision.chunk)
                 case DropPeer():
                     raise AssertionError(f"{host.name} drops {decision}")
                 case _:
-                    self._find_peers(host)
+                    self._find_peers(host, part)
 
-    def _find_peers(self, host: Host) -> None:
-        assert host.fetch is not None
-        pointed = self.holders.point(KEY, host.name, starved=True)
-        sources = [Source(peer, NEAR) for peer in pointed.near]
-        sources += [Source(peer, FAR) for peer in pointed.far]
+    def _find_peers(self, host: Host, part: int) -> None:
+        fetch = host.copies[part].fetch
+        assert fetch is not None
+        sources = self._sources(self.holders.point(KEY, host.name, starved=True))
         for source in sources:
-            if source.peer_id not in host.fetch.peers:
-                self._request_news(host, source.peer_id, 0)
-        sources.append(Source("daemon", DAEMON, complete=True))
-        self._act(host, host.fetch.add_peers(sources, self.now))
+            if source.peer_id not in fetch.peers and source.rank != DAEMON:
+                self._request_news(host, self.hosts[source.peer_id], part, 0)
+        self._act(host, part, fetch.add_peers(sources, self.now))
 
     def _serve(self, host: Host, decisions: Sequence[object]) -> None:
         for decision in decisions:
             match decision:
                 case Send():
-                    self._upload(host, decision.route.decode(), int(decision.digest))
+                    part, chunk = self._named[decision.digest]
+                    self._upload(host, self._by_route[decision.route], part, chunk)
                 case Refuse():
-                    client = decision.route.decode()
-                    at = self.now + self._delay(host.name, client)
-                    self._at(at, "refused", host.name, client, int(decision.digest), decision.why)
+                    client = self._by_route[decision.route]
+                    at = self.now + self._delay(host, client)
+                    part, chunk = self._named[decision.digest]
+                    self._at(at, self._refused, host, client, part, chunk, decision.why)
                 case Tell():
-                    client = decision.route.decode()
-                    at = self.now + self._delay(host.name, client)
-                    self._at(at, "news", host.name, client, host.have)
+                    client, part = self._by_route[decision.route], self._part_of[decision.root]
+                    at = self.now + self._delay(host, client)
+                    self._at(at, self._news, host, client, part, host.copies[part].have)
         wake = host.serving.next_at(self.now)
         if wake is not None and (host.wake_at is None or wake < host.wake_at):
             host.wake_at = max(wake, self.now + 1e-6)
-            self._at(host.wake_at, "wake", host.name)
+            self._at(host.wake_at, self._wake, host)
 
-    def _upload(self, host: Host, client: str, chunk: int) -> None:
+    def _upload(self, host: Host, client: Host, part: int, chunk: int) -> None:
         """The chunk leaves after all before it, and flows into the receiver's own queue."""
-        seconds = self.chunk_bytes / self.network.rate
+        size = self.parts[part].chunk_bytes
+        seconds = size / self.network.rate
         begins = max(self.now, host.up_free)
         host.up_free = begins + seconds
-        host.sent += self.chunk_bytes
-        self.far_chunks += host.zone != self.hosts[client].zone
-        receiver = self.hosts[client]
-        arrives = max(begins + self._delay(host.name, client), receiver.down_free) + seconds
-        receiver.down_free = arrives
-        self._at(host.up_free, "uploaded", host.name)
-        self._at(arrives, "arrived", host.name, client, chunk)
+        host.sent += size
+        self.far_chunks += host.zone != client.zone and part == len(self.parts) - 1
+        arrives = max(begins + self._delay(host, client), client.down_free) + seconds
+        client.down_free = arrives
+        host.leaving.append(host.up_free)
+        self._at(arrives, self._arrived, host, client, part, chunk)
 
-    def _request_news(self, host: Host, server: str, known: int) -> None:
-        at = self.now + self._delay(host.name, server)
-        self._at(at, "listen", server, host.name, known)
+    def _request_news(self, host: Host, server: Host, part: int, known: int) -> None:
+        at = self.now + self._delay(host, server)
+        self._at(at, self._listen, server, host, part, known)
 
-    def _host(self, name: str) -> Host:
-        return self.daemon if name == "daemon" else self.hosts[name]
+    # --- hosts --------------------------------------------------------------------------------
 
-    def _delay(self, one: str, other: str) -> float:
-        near = self._host(one).zone == self._host(other).zone
-        return self.network.near_s if near else self.network.far_s
+    def _host(self, name: str, zone: str, again_s: float, complete: bool) -> Host:
+        copies = tuple(
+            Copy(part.everything, part.chunks) if complete else Copy() for part in self.parts
+        )
+        host = Host(name, zone, Serving(again_s=again_s), copies)
+        if complete:
+            host.done_at = 0.0
+            host.serving.counts = {part.root: part.chunks for part in self.parts}
+        return host
 
-    def _at(self, at: float, kind: str, *arguments: object) -> None:
+    def _sources(self, pointed: Pointed) -> list[Source]:
+        sources = [self._source(self.hosts[peer], NEAR) for peer in pointed.near]
+        sources += [self._source(self.hosts[peer], FAR) for peer in pointed.far]
+        return sources + ([self._source(self.daemon, DAEMON)] if pointed.daemon else [])
+
+    def _source(self, peer: Host, rank: int) -> Source:
+        return Source(peer.name, rank, complete=peer.done_at is not None)
+
+    def _delay(self, one: Host, other: Host) -> float:
+        return self.network.near_s if one.zone == other.zone else self.network.far_s
+
+    def _at(self, at: float, act: Callable[..., None], *arguments: Any) -> None:
         self._number += 1
-        heapq.heappush(self._events, (at, self._number, kind, arguments))
+        heapq.heappush(self._events, (at, self._number, act, arguments))

@@ -2,18 +2,41 @@
 
 from functools import lru_cache
 
+import msgspec
+
 from spotlightd.simulate.assumptions import Transfer
 from spotlightd.simulate.swarm import Network, World
 from spotlightd.weights.fetch import MOST_IN_FLIGHT
-from spotlightd.weights.manifest import chunk_size
+from spotlightd.weights.holders import FAR_PEERS, NEAR_PEERS
+from spotlightd.weights.manifest import LONG_MANIFEST, chunk_size, encode_manifest
+from spotlightd.wire.weights import (
+    AnnouncedVersion,
+    Manifest,
+    PublishedVersion,
+    WeightFile,
+    WeightPeer,
+)
 
 LEAST_CHUNK = 4 * 2**20
-DIGEST_BYTES = 66
-"""Of one chunk in a manifest: hex digits and two bytes of MessagePack."""
 WINDOW = 4
 MOST_HOSTS = 64
 """Of one played transfer; a larger fleet's times are drawn out of such a one, as the swarm's time
 hardly grows with the fleet (docs/weights.md)."""
+
+
+def announced(chunks: int) -> tuple[int, int]:
+    """Return the bytes of an announcement as it is encoded, and of the manifest where that is
+    fetched apart from it, else 0.
+    """
+    peer = WeightPeer("agent-1234", "tcp://10.128.12.34:40123", near=True)
+    peers, digest = (peer,) * (NEAR_PEERS + FAR_PEERS), "0" * 64
+    file = WeightFile("adapter_model.safetensors", chunks * LEAST_CHUNK, (digest,) * chunks)
+    manifest = Manifest("adapter", 12, LEAST_CHUNK, (file,), 11, digest)
+    size = len(encode_manifest(manifest))
+    if size <= LONG_MANIFEST:
+        return len(msgspec.msgpack.encode(PublishedVersion(manifest, True, peers))), 0
+    message = AnnouncedVersion("adapter", 12, digest, size, True, peers)
+    return len(msgspec.msgpack.encode(message)), size
 
 
 def arrival_s(given: Transfer, gigabytes: float, receivers: int, holders: int) -> tuple[float, ...]:
@@ -45,15 +68,17 @@ def _play(gbit_s: float, gigabytes: float, receivers: int, holders: int) -> tupl
     size = chunk_size(total, LEAST_CHUNK)
     chunks = -(-total // size)
     network = Network(rate=gbit_s * 1e9 / 8)
+    announced_bytes, manifest_bytes = announced(chunks)
     world = World(
         receivers + holders,
         chunks,
         size,
-        DIGEST_BYTES * chunks + 200,
+        announced_bytes,
         WINDOW,
         MOST_IN_FLIGHT,
         network,
         complete=holders,
+        manifest_bytes=manifest_bytes,
     )
     world.run()
     return tuple(sorted(host.done_at or 0.0 for host in world.receivers))

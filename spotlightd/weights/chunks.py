@@ -21,6 +21,8 @@ Key = tuple[str, int]
 """(kind, version)."""
 PATCH = "/patch"
 """The part of a version that turns the one before into it."""
+MANIFEST = "/manifest"
+"""The part that says what the others are."""
 
 
 class Download:
@@ -207,7 +209,7 @@ class ChunkStore:
         """Serve what has arrived of a download, and what `gained` adds; return its root hash.
 
         Args:
-            part: names what belongs to a version beside its files: its patch.
+            part: names what belongs to a version beside its files: its patch, its manifest.
         """
         return self._put(_Held(download.manifest, download.folder, download, part))
 
@@ -221,7 +223,8 @@ class ChunkStore:
 
     def drop(self, kind: str, version: int) -> Path | None:
         """Serve a version no more; return its folder, or None where it was not served."""
-        self._drop((f"{kind}{PATCH}", version))
+        for part in (PATCH, MANIFEST):
+            self._drop((f"{kind}{part}", version))
         return self._drop((kind, version))
 
     def _drop(self, key: Key) -> Path | None:

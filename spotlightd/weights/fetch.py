@@ -81,8 +81,8 @@ class Fetch:
     """One transfer.
 
     Invariants (see `validate`): `asked` is the union of what peers owe; a chunk is owed by two
-    peers at most; no peer owes more than `window` chunks; `levels[k]` are the chunks that more
-    than k peers have.
+    peers at most, and `hedged` are those that are; no peer owes more than `window` chunks;
+    `levels[k]` are the chunks that more than k peers have.
 
     Args:
         missing: chunks to fetch.
@@ -100,6 +100,8 @@ class Fetch:
     peers: dict[str, _Peer] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)
     asked: int = 0
+    hedged: set[int] = field(default_factory=set)
+    """Chunks that two peers owe."""
     owing: int = 0
     """Number of (peer, chunk) pairs that are owed."""
     fetched_from: dict[str, int] = field(default_factory=dict)
@@ -234,6 +236,8 @@ class Fetch:
             # One each per round: work is spread before windows are filled.
             asking = False
             for peer_id, peer in order:
+                if self.owing >= self.in_flight:
+                    return decisions
                 asked = self._ask(peer_id, peer, now, most=1)
                 decisions += asked
                 asking = asking or bool(asked)
@@ -241,10 +245,10 @@ class Fetch:
 
     def _ask(self, peer_id: str, peer: _Peer, now: float, most: int = 64) -> list[Decision]:
         decisions: list[Decision] = []
+        if self.owing >= self.in_flight or now < peer.busy_until:
+            return decisions
         # Many peers and one chunk of each spread the load better than few and four of each.
         window = min(self.window, max(self.in_flight // len(self.peers), 1))
-        if len(peer.owed) >= window or now < peer.busy_until:
-            return decisions
         while len(decisions) < most and len(peer.owed) < window:
             if self.owing >= self.in_flight:
                 break
@@ -302,6 +306,7 @@ class Fetch:
             ]
             if able and self.owing < self.in_flight:
                 peer_id = min(able)[2]
+                self.hedged.add(chunk)
                 decisions.append(self._owe(peer_id, self.peers[peer_id], chunk, now))
         return decisions
 
@@ -311,7 +316,9 @@ class Fetch:
         """The peer owes this chunk no more; return when it was asked."""
         asked_at = peer.owed.pop(chunk)
         self.owing -= 1
-        if not any(chunk in other.owed for other in self.peers.values()):
+        if chunk in self.hedged:
+            self.hedged.discard(chunk)
+        else:
             self.asked &= ~(1 << chunk)
         return asked_at
 
@@ -349,6 +356,7 @@ class Fetch:
         owed = [chunk for peer in self.peers.values() for chunk in peer.owed]
         assert len(owed) == self.owing <= self.in_flight, "the count of owed chunks is off"
         assert all(owed.count(chunk) <= 2 for chunk in set(owed)), "owed by more than two"
+        assert self.hedged == {chunk for chunk in owed if owed.count(chunk) == 2}, "miscounted twos"
         assert self.asked == sum(1 << chunk for chunk in set(owed)), "asked is not what is owed"
         assert all(len(peer.owed) <= self.window for peer in self.peers.values())
         for chunk in range(self.total):

@@ -10,10 +10,20 @@ from blake3 import blake3
 from spotlightd.errors import InputError
 from spotlightd.weights.remembered import RememberedDigests
 from spotlightd.weights.tensors import files_digest
-from spotlightd.wire.weights import Kind, Manifest, Patch, WeightFile
+from spotlightd.wire.weights import (
+    MAX_MANIFEST_BYTES,
+    AnnouncedVersion,
+    Kind,
+    Manifest,
+    Patch,
+    WeightFile,
+)
 
 MANY_CHUNKS = 1024
 LARGEST_CHUNK = 64 * 2**20
+LONG_MANIFEST = 2048
+"""Bytes above which a manifest is announced by its digest: ten thousand times 14 kB over CURVE take
+half as long as the adapter that they describe."""
 
 
 class ChunkPlace(NamedTuple):
@@ -125,6 +135,24 @@ def manifest_digest(manifest: Manifest) -> str:
     How they may be put together from another version's is left out.
     """
     return blake3(msgspec.msgpack.encode(msgspec.structs.replace(manifest, patch=None))).hexdigest()
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return msgspec.msgpack.encode(manifest)
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Raises InputError where this is no manifest."""
+    try:
+        return msgspec.msgpack.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{len(data)} bytes are no manifest: {error}") from None
+
+
+def manifest_manifest(announced: AnnouncedVersion) -> Manifest:
+    """Return the manifest of a manifest: one file of one chunk, fetched like any other."""
+    file = WeightFile("manifest", announced.size, (announced.digest,))
+    return Manifest(announced.kind, announced.version, MAX_MANIFEST_BYTES, (file,))
 
 
 def patch_manifest(manifest: Manifest) -> Manifest:

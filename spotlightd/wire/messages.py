@@ -14,8 +14,9 @@ from spotlightd.wire.rewards import RewardOptions
 from spotlightd.wire.sampling import Fence, Name, PolicyVersion, Request, RequestId, StepIndex
 
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 1
-"""1: ServerKey. Peers that are one minor older are served without what is newer."""
+PROTOCOL_MINOR = 2
+"""1: ServerKey. 2: AnnouncedVersion. Peers that are one minor older are served without what is
+newer."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]

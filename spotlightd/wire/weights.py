@@ -16,6 +16,7 @@ Kind = Literal["base", "adapter"]
 Ticket = Annotated[str, Meta(min_length=16, max_length=128)]
 Transport = Literal["plain", "curve"]
 MAX_CHUNKS = 65_536
+MAX_MANIFEST_BYTES = 4 * 2**20
 
 
 class WeightFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +79,21 @@ class PublishedVersion(Message, frozen=True, tag="published_version"):
     """Whether it is the newest adapter (bases: always true)."""
     peers: PeerList = ()
     """Whom this receiver may fetch it from; empty: ask with WhoHas."""
+
+
+class AnnouncedVersion(Message, frozen=True, tag="announced_version"):
+    """The same as PublishedVersion where the manifest is long: only its digest comes over this
+    link, and the manifest itself, like a chunk, from whoever has it. Since protocol 1.2.
+    """
+
+    kind: Kind
+    version: PolicyVersion
+    digest: Digest
+    """BLAKE3 of the manifest's MessagePack, its patch included."""
+    size: Annotated[int, Meta(ge=1, le=MAX_MANIFEST_BYTES)]
+    """Bytes of that."""
+    current: bool
+    peers: PeerList = ()
 
 
 class GetManifest(Message, frozen=True, tag="get_manifest"):
@@ -163,6 +179,6 @@ class News(Message, frozen=True, tag="news"):
 
 
 WeightsMessage = (
-    PublishedVersion | GetManifest | WhoHas | Peers | PeerTicket | BadPeer | NoRoom | GetChunk
-    | Chunk | GetNews | News
+    PublishedVersion | AnnouncedVersion | GetManifest | WhoHas | Peers | PeerTicket | BadPeer
+    | NoRoom | GetChunk | Chunk | GetNews | News
 )  # fmt: skip

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from agent.arrange import Arrangement
-from agent.speeds import model_digest
+from agent.speeds import Speeds, model_digest
+from spotlightd.dit.degrees import Curve
 from spotlightd.dit.sampler import Sampler
 from spotlightd.dit.trajectory import decode_trajectory
 from spotlightd.errors import ExitCode
@@ -98,6 +99,36 @@ def bench(monkeypatch):
     _vm.preload()
     yield _vm
     sys.modules.pop("_vm")
+
+
+@pytest.mark.timeout(240)
+def test_a_notice_is_beaten_by_sharing_the_image(bench, policy):
+    """By what was measured, one worker alone would not end it in time, and two would."""
+
+    class Measured(Speeds):
+        def measured(self, size, most):
+            return Curve.of({1: 1.0, 2: 50.0})
+
+        def step_s(self, size):
+            return 1.0
+
+    request = bench.make_request(1, 100)
+
+    async def script():
+        async with bench.Vm(2) as vm:
+            vm.groups.speeds = Measured(Path(vm._folder.name) / "none.json", "embedded")
+            vm.grant([request])
+            await vm.until(lambda: vm.first(w.Boundary, 0.0))
+            noticed = time.monotonic()
+            vm.work.leave(60.0)
+            await vm.until(lambda: vm.frames)
+            assert vm.first(w.Entered, noticed), "it was not shared"
+            assert vm.work.commit_at is not None, "it was flushed"
+            return vm
+
+    vm = asyncio.run(script())
+    assert vm.committed == []
+    same_as_alone(policy, vm.frames[request.request_id], request)
 
 
 @pytest.mark.fault

@@ -31,7 +31,7 @@ def curve_keys():
 class Scene:
     """A daemon's desk and server, and agents that are connected to it by function calls."""
 
-    def __init__(self, folder, transport="plain"):
+    def __init__(self, folder, transport="plain", notes=None):
         self.folder = folder
         self.transport = transport
         self.context = zmq.asyncio.Context()
@@ -39,16 +39,22 @@ class Scene:
         self.server = ChunkServer(self.context, ChunkStore(), "127.0.0.1", 0, keys)
         endpoint = f"tcp://127.0.0.1:{self.server.port}"
         self.desk = WeightsDesk(
-            self.server.store, self.server, endpoint, CHUNK, keys[0] if keys else ""
+            self.server.store,
+            self.server,
+            endpoint,
+            CHUNK,
+            keys[0] if keys else "",
+            notes=notes,
         )
         self.server.start()
         self.agents = {}
         self.ready = {}
         self.failures = {}
+        self.greetings = {}
         self.sentences = []
         self.news = asyncio.Event()
 
-    async def add(self, name, budget=None):
+    async def add(self, name, budget=None, protocol=(1, 2)):
         keys = curve_keys()
         place = Place(self.folder / name, budget, "127.0.0.1", keys)
 
@@ -66,9 +72,11 @@ class Scene:
         welcome = Welcome(name, 1, 1.0, 0, (), 1, 1.0, "float32", weights_transport=self.transport)
         await peer.welcomed(welcome)
         member = Member(name, name, "agent", 1, 0.0, 0.0)
+        member.protocol = protocol
         member.chunk_endpoint = f"tcp://127.0.0.1:{peer.port}"
         self.desk.joined(member, keys[0])
-        for greeting in self.desk.greeting(name):
+        self.greetings[name] = self.desk.greeting(name)
+        for greeting in self.greetings[name]:
             peer.handle(greeting)
         return peer
 
@@ -248,3 +256,60 @@ def test_a_new_ticket_shuts_out_the_oldest_and_transfers_go_on(tmp_path, model):
         await scene.until(lambda: ("vm", "adapter", 1) in scene.ready)
 
     play(tmp_path, script)
+
+
+def test_a_long_manifest_is_announced_by_its_digest_and_served_by_peers(tmp_path):
+    """An agent of an older protocol gets it whole, and both fetch the same files."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(os.urandom(60 * CHUNK + 5))
+
+    async def script(scene):
+        scene.desk.publish_base(folder)
+        first = await scene.add("one")
+        await scene.until(lambda: ("one", "base", 0) in scene.ready)
+        scene.desk.holders.has(("base", 0), "one", 61, complete=True)
+        # Whoever asks the daemon from now on gets nothing: the manifest comes from the first, too.
+        scene.server.tickets = set()
+        await scene.add("two")
+        await scene.until(lambda: ("two", "base", 0) in scene.ready)
+        old = await scene.add("old", protocol=(1, 1))
+        await scene.until(lambda: ("old", "base", 0) in scene.ready)
+        for name in ("one", "two", "old"):
+            assert same(folder, scene.ready[name, "base", 0], "model.bin")
+        kinds = {n: type(next(reversed(g))) for n, g in scene.greetings.items()}
+        assert kinds == {
+            "one": ww.AnnouncedVersion,
+            "two": ww.AnnouncedVersion,
+            "old": ww.PublishedVersion,
+        }
+        announced = scene.greetings["two"][-1]
+        assert len(LINK.encode(announced)[0]) < 500 < announced.size
+        assert old.held == first.held, "what belongs to a version is not counted as one"
+
+    play(tmp_path, script, notes=tmp_path / "notes")
+
+
+def test_a_manifest_that_an_agent_has_is_not_fetched_again(tmp_path):
+    """Restarted, it goes on with its files; and a folder made for room keeps what is served."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(os.urandom(60 * CHUNK + 5))
+
+    async def script(scene):
+        scene.desk.publish_base(folder)
+        first = await scene.add("one")
+        await scene.until(lambda: ("one", "base", 0) in scene.ready)
+        await first.close()
+        del scene.agents["one"]
+        scene.ready.clear()
+        sent = scene.server.bytes_served
+        again = await scene.add("one")
+        await scene.until(lambda: ("one", "base", 0) in scene.ready)
+        assert scene.server.bytes_served == sent and not again.fetched_from
+        again.handle(scene.greetings["one"][-1])
+        await asyncio.gather(*again._fetches.values())
+        manifest = again._store.view(scene.greetings["one"][-1].digest)
+        assert manifest is not None
+
+    play(tmp_path, script, notes=tmp_path / "notes")

@@ -1,8 +1,10 @@
 """The way of a lease through the agent, with workers and a daemon that only write down."""
 
+import time
+
 import pytest
 
-from agent.work import Work
+from agent.work import DECIDE_S, Work
 from agent.workers import WorkerSlot
 from spotlightd.wire import messages as m
 from spotlightd.wire import worker as w
@@ -221,3 +223,71 @@ def test_a_grant_that_crosses_a_notice_is_handed_back_and_no_failure(scene):
     scene.grant("a", 1, state=b"state")
     assert scene.messages() == [m.HandBack((m.HeldLease("a", 1),), 0.0)]
     assert not hasattr(scene.slots[0], "told") and scene.work.settled
+
+
+class Deciding:
+    """Groups that are asked whether to finish, and leave the answer to the test."""
+
+    def __init__(self):
+        self.asked, self.flushed = [], 0
+
+    def begin_race(self, deadline_s):
+        self.asked.append(deadline_s)
+
+    def flush(self):
+        self.flushed += 1
+
+    def fed(self):
+        pass
+
+    def worker_said(self, slot, message, frames):
+        pass
+
+
+def told(scene):
+    return [getattr(slot, "told", [])[-1:] for slot in scene.slots]
+
+
+def test_a_notice_that_can_be_beaten_flushes_nothing_before_its_time(scene):
+    scene.work.groups = groups = Deciding()
+    scene.grant("a", 1)
+    scene.work.leave(100.0)
+    assert groups.asked == [100.0] and not scene.work.settled
+    scene.work.race(50.0)
+    scene.work.tick(49.0)
+    assert not groups.flushed and w.Flush(stop=True) not in scene.slots[0].told
+    assert scene.work.pull.take_credit() == 0, "it asks for nothing more"
+    scene.finished(0, "a", 1)
+    scene.scored("a", {"ocr": 0.5})
+    scene.work.acked(m.Ack("a", 1, "result", "committed"))
+    assert scene.work.settled, "finished and durable: it may leave long before the deadline"
+
+
+def test_a_lost_race_is_committed_in_time(scene):
+    scene.work.groups = groups = Deciding()
+    scene.grant("a", 1)
+    scene.work.leave(100.0)
+    scene.work.race(50.0)
+    scene.work.tick(50.0)
+    assert groups.flushed == 1 and scene.slots[0].told[-1] == w.Flush(stop=True)
+    scene.work.race(80.0)
+    scene.work.tick(80.0)
+    assert groups.flushed == 1 and told(scene)[0] == [w.Flush(stop=True)]
+
+
+def test_a_nearer_deadline_shortens_the_race(scene):
+    scene.work.groups = groups = Deciding()
+    scene.grant("a", 1)
+    scene.work.leave(100.0)
+    scene.work.race(50.0)
+    scene.work.hurry(40.0)
+    scene.work.tick(31.0)
+    assert groups.flushed == 1
+
+
+def test_no_decision_is_a_commit(scene):
+    scene.work.groups = groups = Deciding()
+    scene.grant("a", 1)
+    scene.work.leave(100.0)
+    scene.work.tick(time.monotonic() + DECIDE_S)
+    assert groups.flushed == 1

@@ -147,6 +147,7 @@ BY_OTHERS: list[Maker] = [
     _plain(m.Withdraw(UNKNOWN)),
     _plain(m.Ack("r", 1, "result", "stale")),
     _plain(ww.PublishedVersion(MANIFEST, True)),
+    _plain(ww.AnnouncedVersion("base", 0, DIGEST, 9000, True)),
     _plain(ww.Peers("base", 0, (ww.WeightPeer("a", "tcp://10.0.0.1:4000"),), TICKET)),
     _plain(ww.PeerTicket((TICKET,))),
     _plain(ww.GetChunk(TICKET, DIGEST)),

@@ -38,6 +38,7 @@ MESSAGES = [
     m.Withdraw((m.HeldLease("r", 1),)),
     m.Ack("r", 1, "result", "stale"),
     ww.PublishedVersion(ww.Manifest("adapter", 3, 4096, (WEIGHT_FILE,)), True),
+    ww.AnnouncedVersion("adapter", 3, DIGEST, 9000, True),
     ww.Peers("base", 0, (ww.WeightPeer("a", "tcp://10.0.0.1:4000"),), "t" * 24),
     ww.GetChunk("t" * 24, DIGEST),
     ww.Chunk(DIGEST, refusal="busy"),
