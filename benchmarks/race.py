@@ -22,9 +22,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from _race_figures import BASE, Record, Runs, bounds, compare, phase_means, result_of
+from _race_figures import BASE, Record, compare
 from _race_picture import draw
 from _race_run import Settings, race
+from _race_words import CHEAPER, SOONER, SYSTEM, describe, explain, make_table
 from _report import finish, make_parser
 
 from spotlightd.errors import InputError, SpotlightError, UsageError
@@ -32,8 +33,6 @@ from spotlightd.sections import LedgerSection
 from spotlightd.simulate.variants import Variant, find_variant
 
 NOTHING_TO_MEASURE = 69
-SYSTEM = "spotlight"
-SOONER, CHEAPER = 2.0, 3.0
 PRICES = LedgerSection()
 
 
@@ -81,47 +80,6 @@ def race_all(
             record = load(path, settings)
             print(describe(record), flush=True)
             yield record
-
-
-def describe(record: Record) -> str:
-    found = result_of(record)
-    reached = "reached" if found.reached else "NOT reached, counted with its whole length"
-    losses = [how for _, _, how in record["losses"]]
-    return (
-        f"seed {record['seed']}, {record['variant']}: {record['settings']['target']:g} {reached}; "
-        f"{found.seconds:.1f} s (and {found.start_up_s:.1f} s to start), {found.iterations:.1f} "
-        f"iterations, {found.cost:.4f} {PRICES.currency} ({found.reserved_cost:.4f} reserved, "
-        f"{found.spot_cost:.4f} spot); {len(losses)} VMs lost, {losses.count('silent')} without a "
-        f"notice; {record['lost']} trajectories lost"
-    )
-
-
-def explain(runs: Runs, figures: dict[str, float]) -> Iterator[str]:
-    """Yield what two cores allow, from the measured phases, and what the system made of it."""
-    base = [record for (variant, _), record in runs.items() if variant == BASE]
-    own = [record for (variant, _), record in runs.items() if variant == SYSTEM]
-    if not base or not own:
-        return
-    phases, mine = phase_means(base), phase_means(own)
-    rollout_s, train_s = phases.get("rollout", 0.0), phases.get("train", 0.0)
-    ratio = PRICES.spot_price / PRICES.reserved_price
-    limit = bounds(rollout_s, train_s, ratio, SOONER, CHEAPER)
-    yield (
-        f"An iteration on the reserved core alone is {rollout_s:.2f} s of rollouts and "
-        f"{train_s:.2f} s of training. A second core that took half of the rollouts at no cost "
-        f"would make it {limit.sooner:.2f} times as fast; {SOONER:g} times takes "
-        f"{limit.fewer_needed:.2f} times fewer iterations as well."
-    )
-    fewer = figures.get(f"{SYSTEM}.fewer_iterations", 0.0)
-    yield (
-        f"Measured with {SYSTEM}: {mine.get('rollout', 0.0):.2f} s of rollouts, "
-        f"{mine.get('train', 0.0):.2f} s of training, and {fewer:.2f} times fewer iterations."
-    )
-    yield (
-        f"A spot core at {ratio:.2f} of the reserved one's price makes {SOONER:g} times as fast "
-        f"{limit.cheaper:.2f} times cheaper, and one that is free {limit.cheaper_free:.2f} times: "
-        f"{CHEAPER:g} times cheaper takes {limit.sooner_needed:.2f} times as fast."
-    )
 
 
 def make_arguments() -> argparse.ArgumentParser:
@@ -187,8 +145,8 @@ def report(records: list[Record], args: argparse.Namespace) -> int:
         print(f"missed: there is no pair of {BASE} and {SYSTEM} to check")
         return 1
     checked = {name: limit for name, limit in targets.items() if name in figures}
-    title = f"held-out reward {args.target:g}, {args.repeats} seeds; ratios are against {BASE}"
-    return finish(title, figures, args, at_least=checked)
+    title = f"to a held-out reward of {args.target:g}; ratios against {BASE}, paired by seed"
+    return finish(title, figures, args, at_least=checked, table=make_table(title, figures))
 
 
 if __name__ == "__main__":

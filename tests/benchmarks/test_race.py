@@ -16,7 +16,7 @@ from spotlightd.simulate.traces import SeatChange
 from spotlightd.simulate.variants import VARIANTS
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("_report", "_race_figures", "_race_run", "_race_picture", "race")
+MODULES = ("_report", "_race_figures", "_race_run", "_race_picture", "_race_words", "race")
 BEGAN = 1000.0
 """When the runs' daemons were started; the first rollout comes 10 s later."""
 
