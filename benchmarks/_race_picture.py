@@ -83,12 +83,13 @@ def _cell(cell: Record, began: float, y: float, scale: float) -> str:
     for name, colour in COLOURS.items():
         height = cell[name] * ROW
         bottom -= height
-        parts.append(_box(x, bottom, PERIOD_S * scale, height, colour))
+        width = min(PERIOD_S * scale, WIDTH - RIGHT - x)
+        parts.append(_box(x, bottom, width, height, colour))
     return "".join(parts)
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
-    if height < 0.05:
+    if height < 0.05 or width <= 0:
         return ""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'

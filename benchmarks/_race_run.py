@@ -100,14 +100,14 @@ def race(
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    given = load_assumptions().preemption
     events: list[Event] = []
     if variant.spot:
-        given = load_assumptions().preemption
         until = settings.limit_s * settings.speed
         seats = seat_changes(load_trace(trace), settings.vms, seed, until)
         events = compress(seats, settings.speed, seed, given.notice_s, given.silent_share)
     processes = Processes(folder)
-    run = _Run(folder, processes, settings, events, cores[1])
+    run = _Run(folder, processes, settings, events, given.notice_s / settings.speed, cores[1])
     # What watches the run takes its little time from the spot core.
     with on_core(cores[1]):
         try:
@@ -138,6 +138,7 @@ class _Run:
         processes: Processes,
         settings: Settings,
         events: list[Event],
+        notice_s: float,
         spot_core: int,
     ) -> None:
         self.losses: list[tuple[float, int, str]] = []
@@ -147,6 +148,7 @@ class _Run:
         self._processes = processes
         self._settings = settings
         self._events = events
+        self._notice_s = notice_s
         self._spot_core = spot_core
         self._vms: dict[int, DemoProcess] = {}
         """By seat."""
@@ -233,9 +235,9 @@ class _Run:
             )
 
     def _notice(self, seat: int) -> None:
-        vm, notice_s = self._vms[seat], load_assumptions().preemption.notice_s
+        vm = self._vms[seat]
         self._noticed.add(vm.name)
-        self._processes.preempt_file(vm.name).write_text(f"{notice_s / self._settings.speed:g}")
+        self._processes.preempt_file(vm.name).write_text(f"{self._notice_s:g}")
 
     def _gone(self, seat: int) -> None:
         """The VM vanishes with every process of it, where it has not left by itself."""

@@ -103,11 +103,8 @@ def main() -> int:
     args = make_arguments().parse_args()
     cores = sorted(os.sched_getaffinity(0))[:2]
     if args.trace is None or len(cores) < 2:
-        print(
-            "race: it takes two cores" if len(cores) < 2 else "race: no --trace is given",
-            "there is nothing to measure",
-            sep=": ",
-        )
+        why = "no --trace is given" if args.trace is None else "two cores are needed"
+        print(f"race: {why}: there is nothing to measure")
         return NOTHING_TO_MEASURE
     args.out = args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
