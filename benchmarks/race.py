@@ -18,6 +18,7 @@ Targets (--check): `spotlight` against `reserved` at least 2 times sooner, and 3
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +29,13 @@ from _race_run import Settings, race
 from _race_words import CHEAPER, SOONER, SYSTEM, describe, explain, make_table
 from _report import finish, make_parser
 
-from spotlightd.errors import InputError, SpotlightError, UsageError
+from spotlightd.errors import ExitCode, InputError, SpotlightError, UsageError
 from spotlightd.sections import LedgerSection
 from spotlightd.simulate.variants import Variant, find_variant
 
 NOTHING_TO_MEASURE = 69
+UNDER_WAY = "run-under-way"
+"""Folder in --out with state and logs of the newest run; each run begins by removing it."""
 PRICES = LedgerSection()
 
 
@@ -75,7 +78,7 @@ def race_all(
                 if left == 0:
                     continue
                 left -= 1
-                record = race(args.out / "run", variant, seed, settings, args.trace, cores)
+                record = race(args.out / UNDER_WAY, variant, seed, settings, args.trace, cores)
                 path.write_text(json.dumps(record))
             record = load(path, settings)
             print(describe(record), flush=True)
@@ -119,11 +122,16 @@ def main() -> int:
         reserved_price=PRICES.reserved_price,
         spot_price=PRICES.spot_price / args.vms,
     )
+    # What was started has sessions of its own: it ends only with the race's word.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         records = list(race_all(args, settings, (cores[0], cores[1])))
     except SpotlightError as error:
         print(f"race: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("race: interrupted: the same command goes on with the runs that are missing")
+        return int(ExitCode.TRY_AGAIN)
     if not records:
         print("race: no run is there yet")
         return 0
