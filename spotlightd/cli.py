@@ -11,11 +11,10 @@ import msgspec
 import typer
 
 from spotlightd import logs
-from spotlightd.commands import add_version, run_app
+from spotlightd.commands import ConfigFile, Sets, add_version, assignments, run_app
 from spotlightd.config import Config, Origins, load, value_of
 from spotlightd.config_checks import unused
 from spotlightd.control.places import user_folder, user_socket
-from spotlightd.errors import UsageError
 from spotlightd.install import command as installing
 from spotlightd.keys_command import app as keys_app
 
@@ -33,15 +32,12 @@ config_app = typer.Typer(
 app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
 
-File = Annotated[Path | None, typer.Option("--config", help="TOML file.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one key; may be repeated."),
-]
+File = Annotated[Path | None, typer.Option("--config", help="TOML file.", readable=False)]
 StateDir = Annotated[
     Path | None, typer.Option("--state-dir", help="Short for --set store.state_dir=DIR.")
 ]
-
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 add_version(app, "spotlightd")
 
@@ -51,8 +47,8 @@ def run(
     config: File = None,
     set_: Sets = None,
     state_dir: StateDir = None,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    json_logs: JsonLogs = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run the daemon in the foreground until the run is done or it is told to stop."""
     settings, origins = _load(config, set_, state_dir)
@@ -62,9 +58,28 @@ def run(
     raise typer.Exit(daemon.run(settings, origins))
 
 
+@app.command(epilog="Example: spotlightd serve --config /etc/spotlight/spotlightd.toml")
+def serve(
+    config: File = None,
+    set_: Sets = None,
+    state_dir: StateDir = None,
+    json_logs: JsonLogs = False,
+    verbose: Verbose = False,
+) -> None:
+    """Wait for runs (spotlightctl runs submit), and work on one after another.
+
+    A run that the configuration itself states, by any key in [run], begins at once.
+    """
+    settings, origins = _load(config, set_, state_dir)
+    logs.configure(logging.DEBUG if verbose else logging.INFO, as_json=json_logs)
+    from spotlightd.serve import serve as serve_runs
+
+    raise typer.Exit(serve_runs(settings, origins))
+
+
 @app.command("check", epilog="Example: spotlightd check configs/qwen-image-ocr.toml --gpu h200")
 def plan(
-    config: Annotated[Path, typer.Argument(help="TOML file.")],
+    config: ConfigFile,
     set_: Sets = None,
     gpu: Annotated[str, typer.Option(help="h200, h100, a100, l40s or 4090.")] = "h200",
     reserved_gpus: Annotated[
@@ -73,10 +88,10 @@ def plan(
     spot_gpus: Annotated[int, typer.Option(min=0)] = 8,
 ) -> None:
     """Say what a run would need: GPUs, memory, time and money, and on which assumptions."""
-    settings, origins = _load(config, set_, None)
+    settings, _ = _load(config, set_, None)
     from spotlightd.sizing.check import check_run
 
-    for line in check_run(settings, origins, gpu, reserved_gpus, spot_gpus):
+    for line in check_run(settings, gpu, reserved_gpus, spot_gpus):
         print(line)
 
 
@@ -101,7 +116,7 @@ def install(
     epilog="Example: spotlightd simulate configs/qwen-image-ocr.toml --trace p3-trace.csv --seed 1"
 )
 def simulate(
-    config: Annotated[Path, typer.Argument(help="TOML file.")],
+    config: ConfigFile,
     trace: Annotated[Path, typer.Option(help="Spot trace that the VMs follow.")],
     seed: Annotated[int, typer.Option(help="Of everything random; same seed, same history.")] = 1,
     variant: Annotated[
@@ -116,7 +131,7 @@ def simulate(
     """Play a run in virtual time, on modelled GPUs that follow a spot trace."""
     from spotlightd.simulate import command
 
-    changes = dict(map(_assignment, set_ or []))
+    changes = assignments(set_)
     outcome = command.simulate(config, changes, trace, seed, variant, assumptions)
     print(outcome.to_json() if as_json else "\n".join(command.describe(outcome)))
 
@@ -143,7 +158,7 @@ def show(
         rows = {key: {"value": value, "origin": origins[key]} for key, value in values.items()}
         print(json.dumps(rows if origin else values))
         return
-    without_effect = {found.key for found in unused(settings, values)}
+    without_effect = {found.key for found in unused(settings)}
     for key, value in values.items():
         # Valid TOML, so that it can be kept as a file; TOML has no null, and stating what has no
         # effect is an error.
@@ -155,7 +170,7 @@ def show(
 def _load(
     path: Path | None, sets: list[str] | None, state_dir: Path | None
 ) -> tuple[Config, Origins]:
-    flags = dict(map(_assignment, sets or []))
+    flags = assignments(sets)
     if state_dir is not None:
         flags["store.state_dir"] = json.dumps(str(state_dir))
     # systemd made the system's folders for its service, whoever that runs as.
@@ -178,13 +193,6 @@ def user_defaults(config: Config, origins: Origins, is_system: bool) -> tuple[Co
             config = msgspec.structs.replace(config, **{section: changed})
             origins = {**origins, key: "default for a user other than root"}
     return config, origins
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"--set {text}: expected section.key=value, such as run.iterations=10")
-    return key.strip(), value.strip()
 
 
 def main() -> None:

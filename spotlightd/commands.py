@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,25 @@ _PIPE_CLOSED = 141
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+
+# With typer's own check a file that may not be read would be wrong usage (64): what reads it says
+# better what is wrong, and exits with the code for that.
+ConfigFile = Annotated[Path, typer.Argument(help="TOML file.", readable=False)]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one key; may be repeated."),
+]
+
+
+def assignments(sets: Sequence[str] | None) -> dict[str, str]:
+    """Return what `--set` was given, text by dotted key. Raises UsageError."""
+    found = {}
+    for text in sets or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: expected section.key=value, such as run.iterations=10")
+        found[key.strip()] = value.strip()
+    return found
 
 
 def add_version(app: typer.Typer, name: str) -> None:

@@ -1,14 +1,14 @@
 """The daemon's configuration: TOML, with flag > `SPOTLIGHT_<SECTION>_<KEY>` > file > default.
 
 The keys are in `sections.py`. `load` remembers where each value came from
-(`spotlightd config --origin`).
+(`spotlightd config --origin`); `compose` lays a run's configuration over the daemon's own.
 """
 
 import difflib
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,15 @@ from spotlightd.config_checks import check_trainer, unused
 from spotlightd.errors import ConfigError
 from spotlightd.sections import Config
 
-__all__ = ["Config", "Origins", "all_keys", "load", "value_of"]
+__all__ = ["Config", "Origins", "all_keys", "compose", "load", "read_tables", "value_of"]
 
 Origins = dict[str, str]
 """Dotted key -> where its value came from."""
+Tables = dict[str, dict[str, Any]]
+"""Section -> key -> plain value, as TOML has them."""
+
+COMMAND_LINE = "command line"
+DEFAULT = "default"
 
 
 def load(
@@ -40,21 +45,60 @@ def load(
         ConfigError: unreadable file, unknown key (the nearest valid one is named), or a value
             of the wrong type, out of bounds or at odds with another.
     """
-    raw, origins = _read_file(path)
-    for key, text in _from_environment(os.environ if environ is None else environ).items():
-        _put(raw, origins, key, text, f"environment {_variable(key)}")
-    for key, text in (flags or {}).items():
-        _put(raw, origins, key, text, "command line")
+    raw = {} if path is None else read_tables(path)
+    file = _origins_of(raw, str(path))
+    texts = _from_environment(os.environ if environ is None else environ)
+    variables = {key: f"environment {_variable(key)}" for key in texts}
+    _put(raw, texts, variables)
+    given = dict.fromkeys(flags or {}, COMMAND_LINE)
+    _put(raw, flags or {}, given)
+    return _checked(raw, [file, variables, given])
+
+
+def compose(
+    own: Config, own_origins: Origins, file: str, tables: Tables, flags: Mapping[str, str]
+) -> tuple[Config, Origins]:
+    """Return the configuration of a run that is handed to a daemon with one of its own.
+
+    Flags come before the run's tables, and those before what the daemon's own states.
+
+    Args:
+        file: where the tables were read, for errors and origins.
+        flags: dotted key -> text.
+
+    Raises ConfigError as `load`, and for a key that is the daemon's alone.
+    """
+    raw: Tables = {}
+    stated: Origins = {}
+    for key, origin in own_origins.items():
+        value = msgspec.to_builtins(value_of(own, key))
+        if origin != DEFAULT and value is not None:
+            section, name = key.split(".")
+            raw.setdefault(section, {})[name] = value
+            stated[key] = origin
+    for section, table in tables.items():
+        raw.setdefault(section, {}).update(table)
+    wanted, given = _origins_of(tables, file), dict.fromkeys(flags, COMMAND_LINE)
+    _put(raw, flags, given)
+    for key, origin in (wanted | given).items():
+        if key.startswith(("link.", "control.")) or key == "store.state_dir":
+            raise ConfigError(
+                f"{origin}: '{key}' is the daemon's own, for all of its runs: leave it out, or "
+                f"change it in the daemon's configuration and start it again"
+            )
+    return _checked(raw, [stated, wanted, given])
+
+
+def _checked(raw: Tables, layers: Sequence[Origins]) -> tuple[Config, Origins]:
+    """Return what the tables say, if that can be run; of layers the last is the strongest."""
+    origins = {key: origin for layer in layers for key, origin in layer.items()}
     _refuse_unknown(raw, origins)
     config = _convert(raw, origins)
     _check_finite(config, origins)
     _check_together(config)
     check_trainer(config)
-    for found in unused(config, origins):
-        raise ConfigError(
-            f"{origins[found.key]}: '{found.key}' has no effect with {found.because}: leave it out"
-        )
-    return config, {key: origins.get(key, "default") for key in all_keys()}
+    _refuse_unused(config, layers)
+    return config, {key: origins.get(key, DEFAULT) for key in all_keys()}
 
 
 def all_keys() -> list[str]:
@@ -72,9 +116,8 @@ def value_of(config: Config, key: str) -> Any:
     return getattr(getattr(config, section), name)
 
 
-def _read_file(path: Path | None) -> tuple[dict[str, dict[str, Any]], Origins]:
-    if path is None:
-        return {}, {}
+def read_tables(path: Path) -> Tables:
+    """Return a TOML file's sections. Raises ConfigError where it is no such file."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -87,7 +130,11 @@ def _read_file(path: Path | None) -> tuple[dict[str, dict[str, Any]], Origins]:
                 f"{path}: '{section}' stands outside a section; expected [section] headers such "
                 f"as [run], then keys"
             )
-    return raw, {f"{section}.{key}": str(path) for section in raw for key in raw[section]}
+    return raw
+
+
+def _origins_of(tables: Tables, origin: str) -> Origins:
+    return {f"{section}.{key}": origin for section, table in tables.items() for key in table}
 
 
 def _variable(key: str) -> str:
@@ -107,19 +154,19 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _put(raw: dict[str, Any], origins: Origins, key: str, text: str, origin: str) -> None:
-    if key.count(".") != 1:
-        raise ConfigError(f"{origin}: '{key}' is not of the form section.key=value")
-    section, name = key.split(".")
-    raw.setdefault(section, {})[name] = _parse(text)
-    origins[key] = origin
+def _put(raw: Tables, texts: Mapping[str, str], origins: Origins) -> None:
+    for key, text in texts.items():
+        if key.count(".") != 1:
+            raise ConfigError(f"{origins[key]}: '{key}' is not of the form section.key=value")
+        section, name = key.split(".")
+        raw.setdefault(section, {})[name] = parse(text)
 
 
-def _parse(text: str) -> Any:
+def parse(text: str) -> Any:
     """Read a value as TOML would, and as a plain string where it is no TOML value."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -140,7 +187,7 @@ def _refuse_unknown(raw: Mapping[str, Mapping[str, Any]], origins: Origins) -> N
             raise ConfigError(f"unknown section [{section}]{_nearest(section, sections)}")
 
 
-def _convert(raw: dict[str, Any], origins: Origins) -> Config:
+def _convert(raw: Tables, origins: Origins) -> Config:
     try:
         return msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
@@ -159,6 +206,21 @@ def _check_finite(config: Config, origins: Origins) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             where = origins.get(key, "configuration")
             raise ConfigError(f"{where}: bad value for '{key}': {value} is not a finite number")
+
+
+def _refuse_unused(config: Config, layers: Sequence[Origins]) -> None:
+    """Refuse a stated key without effect, unless a stronger layer is what switched it off.
+
+    A file may so describe an exploration that `--set planner.mode=off` leaves out for once.
+    """
+    strength = {key: rank for rank, layer in enumerate(layers) for key in layer}
+    for found in unused(config):
+        rank = strength.get(found.key)
+        if rank is not None and rank >= strength.get(found.switch, -1):
+            raise ConfigError(
+                f"{layers[rank][found.key]}: '{found.key}' has no effect with {found.because}; "
+                f"{found.cure}"
+            )
 
 
 def _check_together(config: Config) -> None:

@@ -1,6 +1,6 @@
 """Options that contradict each other or would do nothing: each is an error with its cure."""
 
-from collections.abc import Collection
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from spotlightd.errors import ConfigError
@@ -10,47 +10,85 @@ if TYPE_CHECKING:
 
 
 class Unused(NamedTuple):
-    """A stated key without effect."""
+    """A key that does nothing in a configuration, whatever its value."""
 
     key: str
+    switch: str
+    """The key whose value makes it so."""
     because: str
-    """The other key's value that makes it so."""
+    """That value, in words."""
+    cure: str = "leave it out"
 
 
-def unused(config: "Config", stated: Collection[str]) -> list[Unused]:
-    """Return what of `stated` (dotted keys) has no effect in `config`; defaults are not stated."""
-    return [found for found in _rules(config) if found.key in stated]
+def unused(config: "Config") -> Iterator[Unused]:
+    """Yield every key without effect in `config`, stated or not."""
+    yield from _unused_by_trainer(config)
+    yield from _unused_by_planner(config)
+    yield from _unused_rewards(config)
+    if config.run.early_stop == 0:
+        yield Unused("run.early_stop_reward", "run.early_stop", "run.early_stop = 0")
 
 
-def _rules(config: "Config") -> list[Unused]:
-    trainer, planner = config.trainer, config.planner
-    objective = f"trainer.objective = '{trainer.objective}'"
-    rules: list[tuple[bool, str, tuple[str, ...]]] = [
-        (trainer.train == "full", "trainer.train = 'full'", ("lora_rank", "lora_alpha")),
+def _unused_by_trainer(config: "Config") -> Iterator[Unused]:
+    trainer, objective = config.trainer, config.trainer.objective
+    rules: list[tuple[bool, str, object, tuple[str, ...]]] = [
+        (trainer.train == "full", "trainer.train", "full", ("lora_rank", "lora_alpha")),
         (
-            trainer.objective in ("flow_dppo", "nft"),
+            objective in ("flow_dppo", "nft"),
+            "trainer.objective",
             objective,
             ("clip_range", "clip_range_nats"),
         ),
-        (trainer.objective == "flow_dppo", objective, ("advantage_clip",)),
-        (trainer.objective != "flow_dppo", objective, ("dppo_kl_threshold",)),
-        (trainer.objective != "nft", objective, ("nft_beta",)),
-        (not config.run.trainer_rolls_out, "run.trainer_rolls_out = false", ("max_batch",)),
+        (objective == "flow_dppo", "trainer.objective", objective, ("advantage_clip",)),
+        (objective != "flow_dppo", "trainer.objective", objective, ("dppo_kl_threshold",)),
+        (objective != "nft", "trainer.objective", objective, ("nft_beta",)),
+        (not config.run.trainer_rolls_out, "run.trainer_rolls_out", False, ("max_batch",)),
         (
-            planner.control_fraction == 0 and trainer.normalise_over == "control",
-            "planner.control_fraction = 0",
+            config.planner.control_fraction == 0 and trainer.normalise_over == "control",
+            "planner.control_fraction",
+            0,
             ("normalise_over",),
         ),
     ]
-    found = [
-        Unused(f"trainer.{key}", because)
-        for applies, because, keys in rules
-        if applies
-        for key in keys
-    ]
-    if config.run.early_stop == 0:
-        found.append(Unused("run.early_stop_reward", "run.early_stop = 0"))
-    return found
+    for applies, switch, value, keys in rules:
+        if applies:
+            for key in keys:
+                yield Unused(f"trainer.{key}", switch, f"{switch} = {_toml(value)}")
+
+
+def _unused_by_planner(config: "Config") -> Iterator[Unused]:
+    switch, mode = "planner.mode", config.planner.mode
+    because, fixed = f"{switch} = {_toml(mode)}", mode in ("critical_path", "fixed")
+    if not fixed:
+        near = "did you mean 'planner.max_candidates'?" if mode == "bandit" else "leave it out"
+        yield Unused("planner.candidates", switch, because, near)
+        yield Unused("planner.tail_steps", switch, because)
+    if mode != "bandit":
+        near = "did you mean 'planner.candidates'?" if fixed else "leave it out"
+        yield Unused("planner.max_candidates", switch, because, near)
+
+
+def _unused_rewards(config: "Config") -> Iterator[Unused]:
+    rewards, switch = config.rewards, "rewards.report"
+    for reward, keys in (
+        ("http", ("http_url", "http_format", "http_timeout_s", "http_retries")),
+        ("clip_score", ("clip_score_model",)),
+        ("pickscore", ("pickscore_model",)),
+    ):
+        if reward not in rewards.names:
+            cure = f"add '{reward}' to {switch}, or leave it out"
+            for key in keys:
+                yield Unused(f"rewards.{key}", switch, f"no '{reward}' reward", cure)
+    if "mix" not in rewards.names:
+        because = f"rewards.train = {_toml(rewards.train)}"
+        yield Unused("rewards.weights", "rewards.train", because, "set rewards.train = 'mix'")
+    if rewards.http_format != "geneval_pickle":
+        because = f"rewards.http_format = {_toml(rewards.http_format)}"
+        yield Unused("rewards.trust_pickle", "rewards.http_format", because)
+
+
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def check_trainer(config: "Config") -> None:

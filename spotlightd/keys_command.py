@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlightd.control.places import find_state
+from spotlightd.control.places import find_home
 from spotlightd.errors import NotAuthorisedError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ SYSTEM_KEY = Path("/etc/spotlight/server.key")
 File = Annotated[
     Path | None,
     typer.Option(
-        "--file", help="Default: /etc/spotlight/server.key, else the one in the state directory."
+        "--file",
+        readable=False,
+        help="Default: /etc/spotlight/server.key, else the one in the state directory.",
     ),
 ]
 THEN = "restart the daemon for it: systemctl restart spotlightd"
@@ -59,7 +61,7 @@ def _read(file: Path | None) -> tuple[Path, "ServerKeys"]:
     from spotlightd.fleet.keys import read_keys
 
     path = file or (SYSTEM_KEY if SYSTEM_KEY.exists() else None)
-    path = path or find_state(os.environ) / "keys/server.key"
+    path = path or find_home(os.environ) / "keys/server.key"
     return path, read_keys(path)
 
 

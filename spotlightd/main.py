@@ -19,6 +19,7 @@ import logging
 import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,10 +39,10 @@ from spotlightd.fleet.ports import Ports, choose_ports, remember_ports
 from spotlightd.fleet.scheduler import Scheduler
 from spotlightd.fleet.service import TRAINER, FleetService
 from spotlightd.fleet.weights_desk import WeightsDesk
+from spotlightd.home import Home
+from spotlightd.inputs import Inputs, read_inputs
 from spotlightd.limits import raise_file_limit
-from spotlightd.models import resolve_model_dir
-from spotlightd.prompts import load_prompts
-from spotlightd.rewards import check_options, needs_of
+from spotlightd.store.reading import open_for_reading
 from spotlightd.store.store import Store
 from spotlightd.telemetry.child import TrackerChild
 from spotlightd.telemetry.usage import UsageRecorder
@@ -67,30 +68,56 @@ def run(config: Config, origins: Origins) -> int:
     Raises SpotlightError for bad input, a taken state directory, socket or port.
     """
     raise_file_limit()
-    return asyncio.run(_run(config, origins))
+    return asyncio.run(run_to_end(config, origins)).code
 
 
-async def _run(config: Config, origins: Origins) -> int:
+class Ended(NamedTuple):
+    """How a daemon's work on a run ended."""
+
+    code: int
+    """Exit code of a daemon that has this run alone."""
+    over: bool
+    """The run is done, or an operator ended it; otherwise the next start goes on with it."""
+
+
+async def run_to_end(config: Config, origins: Origins, home: Home | None = None) -> Ended:
+    """Work on a run until it is over or the daemon is told to stop.
+
+    Args:
+        home: of a daemon that outlives the run; None: keys, ports and socket are the run's own.
+
+    Raises as `run`.
+    """
     logs.set_context(run=config.run.name)
-    model_dir = resolve_model_dir(config.run.model)
-    rewards = config.rewards
-    check_options(rewards.names, rewards.options())
-    needs = needs_of(rewards.names)
-    prompts = load_prompts(config.run.prompts, needs)
-    held_out = load_prompts(config.run.held_out, needs, "test")
+    inputs = read_inputs(config)
     store = Store(Path(config.store.state_dir))
     daemon = None
     try:
         await asyncio.wrap_future(
             store.begin_run(config.run.name, msgspec.json.encode(config).decode())
         )
-        conductor = Conductor(config, store, prompts, held_out)
-        daemon = Daemon(config, origins, store, model_dir, conductor)
-        return await daemon.run()
+        if home is not None:
+            await _carry_over(home, store)
+        conductor = Conductor(config, store, inputs.prompts, inputs.held_out)
+        daemon = Daemon(config, origins, store, inputs, conductor, home)
+        code = await daemon.run()
+        return Ended(code, conductor.finished.is_set())
     finally:
         if daemon is not None:
             await daemon.close()
         store.close()
+
+
+async def _carry_over(home: Home, store: Store) -> None:
+    """Agents that the run before let in stay let in."""
+    before = home.newest(besides=store.state_dir)
+    if before is None:
+        return
+    earlier = open_for_reading(Path(before.state_dir))
+    try:
+        await asyncio.wrap_future(store.admission.carry_over(earlier))
+    finally:
+        earlier.close()
 
 
 class Daemon:
@@ -101,18 +128,22 @@ class Daemon:
         config: Config,
         origins: Origins,
         store: Store,
-        model_dir: Path,
+        inputs: Inputs,
         conductor: Conductor,
+        home: Home | None = None,
     ) -> None:
         state_dir = Path(config.store.state_dir)
+        folder = state_dir if home is None else home.folder
         run_state = store.run()
         assert run_state is not None
         self.config = config
         self.store = store
         self.conductor = conductor
-        self._model_dir = model_dir
-        self._stop = asyncio.Event()
-        self._keys = server_keys(state_dir)
+        self._home = home
+        self._folder = folder
+        self._model_dir = inputs.model_dir
+        self._stop = asyncio.Event() if home is None else home.stop
+        self._keys = server_keys(folder)
         self._trainer_key_file = state_dir / "keys" / "trainer.key"
         trainer_keys = load_or_make_keys(self._trainer_key_file)
         allowed = AllowList({trainer_keys.public: Peer(TRAINER, TRAINER, "trainer")})
@@ -121,7 +152,7 @@ class Daemon:
         self.enrolment = Enrolment(
             store, allowed, lambda: self.link.link_port, config.fleet.key_ttl_s
         )
-        ports = self._bind(choose_ports(config.link, state_dir))
+        ports = self._bind(choose_ports(config.link, folder))
         self._chunk_server = ChunkServer(
             self.link.context,
             ChunkStore(),
@@ -132,7 +163,7 @@ class Daemon:
         )
         self._chunk_server.serving.uplink = config.weights.uplink_mb_s * 1e6
         chosen = msgspec.structs.replace(ports, chunk_port=self._chunk_server.port)
-        remember_ports(chosen, state_dir)
+        remember_ports(chosen, folder)
         scheduler = Scheduler(
             run_state.epoch,
             config.fleet.lease_s,
@@ -169,10 +200,11 @@ class Daemon:
         section = config.control
         self.control = ControlServer(
             self.view,
-            Answers(state_dir),
+            Answers(state_dir, None if home is None else folder),
             Path(section.socket),
             section.group,
             section.dashboard_port if section.dashboard else None,
+            None if home is None else home.listener,
         )
         self._usage = UsageRecorder(store, self.fleet.ledger, self.fleet.members)
         self._trackers = TrackerChild(
@@ -239,7 +271,8 @@ class Daemon:
                     essential.result()
             return ExitCode.OK
         finally:
-            notify.stopping("stopping")
+            if self._home is None or stopped.done():
+                notify.stopping("stopping")
             await self.trainer.stop()
             for task in (*ends, *background):
                 task.cancel()
@@ -289,7 +322,7 @@ class Daemon:
             endpoint,
             config.weights.chunk_bytes,
             self._keys.public if self._encrypts else "",
-            RememberedDigests(Path(config.store.state_dir) / "digests.msgpack"),
+            RememberedDigests(self._folder / "digests.msgpack"),
         )
 
     @property

@@ -1,5 +1,6 @@
 """Where a run's base model lies. No torch: the daemon serves the folder without loading it."""
 
+import os
 from pathlib import Path
 
 from spotlightd.errors import InputError
@@ -14,7 +15,8 @@ def resolve_model_dir(name: str) -> Path:
     Raises InputError when there is no such folder.
     """
     path = EMBEDDED_DIR if name == EMBEDDED_MODEL else Path(name)
-    if not (path / "model_index.json").is_file():
+    # os.path: what can be no file's name, such as a very long one, is no file either.
+    if not os.path.isfile(path / "model_index.json"):
         raise InputError(
             f"no model at '{name}': expected '{EMBEDDED_MODEL}' or a folder with a model_index.json"
         )

@@ -5,6 +5,9 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 
+BETWEEN_S = 1800.0
+"""As TimeoutStartSec of the daemon's unit: nobody pings while a run is being started."""
+
 
 def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Send assignments such as `READY=1` in one datagram; return whether anybody listens.
@@ -45,13 +48,19 @@ async def keep_watchdog(check: Callable[[], Awaitable[object]]) -> None:
     """Ping the watchdog for as long as `check` (a round trip through the store, say) succeeds.
 
     Returns at once where no watchdog is set. An exception of `check` ends the pings, and systemd
-    then restarts the service.
+    then restarts the service. Cancelled, it gives what comes next, such as hashing another run's
+    base model, as long as a start may take.
     """
     limit = watchdog_s()
     if limit is None:
         return
-    while True:
-        async with asyncio.timeout(limit):
-            await check()
-        notify("WATCHDOG=1")
-        await asyncio.sleep(limit / 3)
+    try:
+        notify(f"WATCHDOG_USEC={round(limit * 1e6)}")
+        while True:
+            async with asyncio.timeout(limit):
+                await check()
+            notify("WATCHDOG=1")
+            await asyncio.sleep(limit / 3)
+    except asyncio.CancelledError:
+        notify(f"WATCHDOG_USEC={round(BETWEEN_S * 1e6)}")
+        raise

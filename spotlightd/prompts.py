@@ -9,6 +9,7 @@ What is wrong in a file is said with its line; nothing is skipped in silence.
 """
 
 import hashlib
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -63,7 +64,7 @@ def load_prompts(
             "things, and a prompt has one of them: train them in two runs"
         )
     path = _find(name, split)
-    rows = _table_rows(path, split) if path.is_dir() else _file_rows(path)
+    rows = _table_rows(path, split) if os.path.isdir(path) else _file_rows(path)
     repeats = path.suffix != ".txt"
     seen: dict[str, Row] = {}
     prompts: dict[str, PromptSpec] = {}
@@ -83,7 +84,8 @@ def _find(name: str, split: Split) -> Path:
     if name in EMBEDDED:
         return Path(__file__).parent / "prompts_data" / f"{name}.txt"
     path = Path(name)
-    if path.is_dir():
+    # os.path: what can be no file's name, such as a very long one, is no folder either.
+    if os.path.isdir(path):
         for candidate in (f"{split}.txt", f"{split}_metadata.jsonl", f"{split}.jsonl"):
             if (path / candidate).is_file():
                 return path / candidate
@@ -104,10 +106,11 @@ def _file_rows(path: Path) -> Iterable[Row]:
 def _read(path: Path) -> str:
     try:
         data = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise InputError(
-            f"cannot read the prompts {path}: {error.strerror}; expected a text or .jsonl file "
-            f"with one prompt a line, a dataset's folder, or one of: {', '.join(EMBEDDED)}"
+            f"cannot read the prompts {path}: {why}; expected a text or .jsonl file with one "
+            f"prompt a line, a dataset's folder, or one of: {', '.join(EMBEDDED)}"
         ) from None
     try:
         return data.decode("utf-8-sig")

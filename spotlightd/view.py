@@ -4,17 +4,15 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from spotlightd import __version__
 from spotlightd.conductor import Conductor
-from spotlightd.config import Origins, value_of
+from spotlightd.config import Origins
 from spotlightd.control import api, views
+from spotlightd.control.rows import config_rows, event_rows, run_row
 from spotlightd.errors import TryAgainError
 from spotlightd.fleet.enrolment import Enrolment
 from spotlightd.fleet.gate import Gate
 from spotlightd.fleet.service import FleetService
-from spotlightd.logs import redact_values
 from spotlightd.store.history import History
 from spotlightd.store.rows import RunIntent
 from spotlightd.store.store import Store
@@ -138,23 +136,8 @@ class DaemonView:
         return None if taken_at is None else max(taken_at - time.time(), 0.0)
 
     def runs(self) -> list[api.RunRow]:
-        run, reward = self._store.run(), self._reward()
-        if run is None:
-            return []
-        train = self._fleet.config.rewards.train
-        return [
-            api.RunRow(
-                name=run.name,
-                state=self._run_state(),
-                iteration=run.policy_version,
-                iterations=self._fleet.config.run.iterations,
-                policy_version=run.policy_version,
-                started_at=run.started_at,
-                updated_at=run.updated_at,
-                reward_first=reward.held_out[0].scores[train] if reward.held_out else None,
-                reward_last=reward.held_out[-1].scores[train] if reward.held_out else None,
-            )
-        ]
+        row = run_row(self._history, self._store.state_dir, self._run_state())
+        return [] if row is None else [row]
 
     def plan(self) -> api.PlanView:
         cycle = self._conductor.cycle
@@ -193,10 +176,10 @@ class DaemonView:
         )
 
     def events(self, after_id: int, limit: int) -> list[api.EventRow]:
-        return [
-            api.EventRow(event_id=i, time=at, level=level, component=component, text=text)  # type: ignore[arg-type]
-            for i, at, level, component, text in self._store.events(after_id, limit)
-        ]
+        if after_id > self.last_event():
+            # A reader that followed the run before: ids begin anew with each.
+            after_id = 0
+        return event_rows(self._history.events(after_id, limit))
 
     async def wait_events(self, after_id: int, timeout: float) -> list[api.EventRow]:
         deadline = time.monotonic() + timeout
@@ -216,8 +199,7 @@ class DaemonView:
         )
 
     def last_event(self) -> int:
-        rows = self._history.read("SELECT COALESCE(MAX(id), 0) FROM event")
-        return int(str(rows[0][0]))
+        return self._history.last_event()
 
     def weights(self) -> tuple[views.WeightsRow, ...]:
         desk, members = self._fleet.weights, self._fleet.members
@@ -242,15 +224,7 @@ class DaemonView:
         return tuple(sorted(rows, key=lambda row: (row.kind, -row.version)))
 
     def config(self) -> list[views.ConfigRow]:
-        config = self._fleet.config
-        return [
-            views.ConfigRow(
-                key=key,
-                value=redact_values(msgspec.to_builtins(value_of(config, key))),
-                origin=origin,
-            )
-            for key, origin in self._origins.items()
-        ]
+        return config_rows(self._fleet.config, self._origins)
 
     def ready(self) -> api.Health:
         cycle = self._conductor.cycle
@@ -302,6 +276,15 @@ class DaemonView:
 
     def set_prices(self, pool: str, prices: Mapping[str, float]) -> None:
         self._gate.set_prices(pool, prices)
+
+    async def submit(self, wanted: api.RunRequest) -> api.Submitted:
+        cycle = self._conductor.cycle
+        at = cycle.state.iteration if cycle else 0
+        config = self._fleet.config.run
+        raise TryAgainError(
+            f"run '{config.name}' goes on here (iteration {at} of {config.iterations}), and a "
+            f"daemon works on one at a time: wait, or end that one with spotlightctl runs stop"
+        )
 
     def close(self) -> None:
         self._history.close()

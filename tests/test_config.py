@@ -100,6 +100,17 @@ def test_numbers_that_no_field_can_hold(tmp_path, key, value):
         load(tmp_path, flags={key: value})
 
 
+def test_a_key_that_something_stronger_switched_off_may_stand_in_its_file(tmp_path):
+    text = '[planner]\nmode = "fixed"\ncandidates = 48\n'
+    assert load(tmp_path, text, {"planner.mode": "off"})[0].planner.mode == "off"
+    loaded, _ = load(tmp_path, text, environ={"SPOTLIGHT_PLANNER_MODE": "off"})
+    assert loaded.planner.candidates == 48
+    with pytest.raises(ConfigError, match=r"command line: 'planner\.candidates' has no effect"):
+        load(tmp_path, text, {"planner.mode": "off", "planner.candidates": "40"})
+    with pytest.raises(ConfigError, match=r"spotlight\.toml: 'planner\.candidates' has no effect"):
+        load(tmp_path, "[planner]\ncandidates = 48\n")
+
+
 def test_every_key_is_documented_with_its_default():
     text = (DOCS / "configuration.md").read_text()
     rows = dict(re.findall(r"(?m)^\| `([a-z_]+\.[a-z_]+)` \| `(.*?)` \|", text))

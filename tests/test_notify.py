@@ -58,9 +58,30 @@ def test_watchdog_is_pinged_only_after_a_successful_check(manager, monkeypatch):
     with pytest.raises(OSError, match="store is gone"):
         asyncio.run(notify.keep_watchdog(check))
     manager.setblocking(False)
-    assert [manager.recv(100) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+    heard = [manager.recv(100) for _ in range(3)]
+    assert heard == [b"WATCHDOG_USEC=150000", b"WATCHDOG=1", b"WATCHDOG=1"]
     with pytest.raises(BlockingIOError):
         manager.recv(100)
+
+
+def test_between_two_runs_nobody_is_missed(manager, monkeypatch):
+    monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+
+    async def body():
+        pinged = asyncio.Event()
+
+        async def check():
+            pinged.set()
+
+        keeping = asyncio.create_task(notify.keep_watchdog(check))
+        await pinged.wait()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(body())
+    manager.setblocking(False)
+    heard = [manager.recv(100) for _ in range(3)]
+    assert heard == [b"WATCHDOG_USEC=30000000", b"WATCHDOG=1", b"WATCHDOG_USEC=1800000000"]
 
 
 def test_a_check_that_hangs_ends_the_pings(manager, monkeypatch):

@@ -5,7 +5,7 @@ working. Requests refuse unknown fields: a misspelt option must not pass for a d
 docs/control-api.md shows each of them with curl.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -79,7 +79,7 @@ class Status(Answer, frozen=True):
     """By class: useful, wasted, loading, idle. The sum is the time held."""
     cost: Cost
     run_state: str = "running"
-    """running, paused, done, or stopped."""
+    """running, paused, done, stopped, or waiting: for a run, and what is told is the last one's."""
     train_reward: str = ""
     """Name of the reward that trains."""
     last_event: int = 0
@@ -110,7 +110,8 @@ class AgentRow(Answer, frozen=True):
 class RunRow(Answer, frozen=True):
     name: str
     state: str
-    """running, paused, done, or stopped."""
+    """running, paused, done, stopped, failed, interrupted (its daemon ended and nobody went on
+    with it) or unreadable."""
     iteration: int
     iterations: int
     policy_version: int
@@ -120,6 +121,9 @@ class RunRow(Answer, frozen=True):
     reward_first: float | None = None
     """Held-out mean of the training reward at version 0; None when not measured."""
     reward_last: float | None = None
+    state_dir: str = ""
+    failure: str = ""
+    """Why it was given up, where it was."""
 
 
 class ArmRow(Answer, frozen=True):
@@ -176,6 +180,16 @@ class TokenCreated(Answer, frozen=True):
     pool: str
 
 
+class Submitted(Answer, frozen=True):
+    """The daemon begins, or goes on with, this run; a restart of the daemon changes nothing."""
+
+    run: str
+    state_dir: str
+    """Where it is kept; readable by the daemon's user alone."""
+    iteration: int
+    """With which it goes on; 0: it is new."""
+
+
 class Accepted(Answer, frozen=True):
     """The daemon has begun to do it."""
 
@@ -213,6 +227,17 @@ class DrainRequest(Ask, frozen=True):
 class PricesRequest(Ask, frozen=True):
     prices: dict[str, Annotated[float, Meta(ge=0, le=1e6)]]
     """Of one spot GPU-hour in the configured currency, by zone; they replace the pool's."""
+
+
+class RunRequest(Ask, frozen=True):
+    """A run's configuration. Paths in it are the daemon's: relative ones are refused."""
+
+    config: dict[str, dict[str, Any]] = {}
+    """Section -> key -> value, as in the TOML file."""
+    set: dict[str, str] = {}
+    """Dotted key -> text, as after `--set`; these come before `config`."""
+    file: Annotated[str, Meta(max_length=4096)] = "the configuration that was sent"
+    """Where `config` was read, for errors and origins."""
 
 
 class Nothing(Ask, frozen=True):

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from spotlightd.commands import seconds
+from spotlightd.commands import ConfigFile, seconds
 from spotlightd.control import render
 from spotlightd.control.command import (
     Json,
@@ -178,7 +178,7 @@ def completion(
 
 
 @config_app.command("check", epilog="Example: spotlightctl config check spotlight.toml")
-def check(file: Annotated[Path, typer.Argument(help="TOML file.")], json: Json = False) -> None:
+def check(file: ConfigFile, json: Json = False) -> None:
     """Say whether the daemon would accept a configuration (exit code 78 if not)."""
     from spotlightd.config import load
 

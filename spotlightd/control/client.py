@@ -16,6 +16,7 @@ from yarl import URL
 from spotlightd import __version__
 from spotlightd.control import api, views
 from spotlightd.errors import (
+    InputError,
     NotAuthorisedError,
     SpotlightError,
     TryAgainError,
@@ -36,6 +37,7 @@ _ERRORS: dict[int, type[SpotlightError]] = {
     404: UsageError,
     409: TryAgainError,
     413: UsageError,
+    422: InputError,
     503: TryAgainError,
 }
 
@@ -48,6 +50,7 @@ class ControlClient:
         NotAuthorisedError: this user may not open the socket, or may only read.
         UsageError: the daemon refuses the request as wrong.
         TryAgainError: a passing condition.
+        InputError: a configuration that was sent is not what it must be.
         VersionSkewError: what came back is no answer that this version knows.
     """
 
@@ -122,6 +125,10 @@ class ControlClient:
         path = f"/v1/agents/{quote(agent_id, safe='')}/forget"
         return self._post(path, api.Nothing(), api.Accepted)
 
+    def submit(self, wanted: api.RunRequest) -> api.Submitted:
+        # Reading a long list of prompts takes its time.
+        return self._post("/v1/runs", wanted, api.Submitted, LONG_S)
+
     def set_run(self, verb: Literal["pause", "resume", "stop"]) -> api.Accepted:
         return self._post(f"/v1/run/{verb}", api.Nothing(), api.Accepted)
 
@@ -136,8 +143,8 @@ class ControlClient:
     def _get(self, path: str, kind: type[A], wait_s: float = 0) -> A:
         return self._call("GET", path, b"", kind, wait_s)
 
-    def _post(self, path: str, ask: api.Ask, kind: type[A]) -> A:
-        return self._call("POST", path, msgspec.json.encode(ask), kind)
+    def _post(self, path: str, ask: api.Ask, kind: type[A], wait_s: float = 0) -> A:
+        return self._call("POST", path, msgspec.json.encode(ask), kind, wait_s)
 
     def _call(self, method: str, path: str, body: bytes, kind: type[A], wait_s: float = 0) -> A:
         raw = self._bytes(method, path, body, wait_s)

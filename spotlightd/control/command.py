@@ -17,13 +17,16 @@ Socket = Annotated[
     Path | None,
     typer.Option(
         "--socket",
+        readable=False,
         help="The daemon's control socket. Default: $SPOTLIGHT_CONTROL_SOCKET, else "
         "/run/spotlight/control.sock, else the one in ~/.local/state/spotlight.",
     ),
 ]
 StateDir = Annotated[
     Path | None,
-    typer.Option("--state-dir", help="Read this state directory instead of asking a daemon."),
+    typer.Option(
+        "--state-dir", readable=False, help="Read this state directory instead of asking a daemon."
+    ),
 ]
 
 

@@ -100,7 +100,9 @@ class Handlers:
         return self._daemon.agents()
 
     async def runs(self, request: web.Request, params: Params) -> Any:
-        return self._daemon.runs()
+        going_on = self._daemon.runs()
+        names = {row.name for row in going_on}
+        return going_on + [row for row in await self._answers.ended() if row.name not in names]
 
     async def plan(self, request: web.Request, params: Params) -> api.PlanView:
         return self._daemon.plan()
@@ -245,6 +247,12 @@ class Handlers:
         prices, pool = params["ask"].prices, params["pool"]
         self._daemon.set_prices(pool, prices)
         return api.Accepted(accepted=f"{len(prices)} prices of pool {pool}")
+
+    async def submit(self, request: web.Request, params: Params) -> api.Submitted | web.Response:
+        try:
+            return await self._daemon.submit(params["ask"])
+        except InputError as error:
+            return json_response(api.Failure(error=str(error)), 422)
 
     async def pause(self, request: web.Request, params: Params) -> api.Accepted:
         self._daemon.set_run("paused")

@@ -15,6 +15,7 @@ REFUSALS = {
     404: "No such thing.",
     409: "A passing condition: try again.",
     413: "The body is too large.",
+    422: "The configuration, or a file that it names, is not what it must be.",
     500: "A failure of the daemon; its log says more.",
     503: "Not now.",
 }

@@ -28,9 +28,18 @@ def find_socket(given: Path | None, environ: Mapping[str, str]) -> Path:
     return mine if mine.exists() and not SYSTEM_SOCKET.exists() else SYSTEM_SOCKET
 
 
-def find_state(environ: Mapping[str, str]) -> Path:
-    """Return the state directory to read: from the environment, the user's own, the system's."""
+def find_home(environ: Mapping[str, str]) -> Path:
+    """Return the daemon's folder: from the environment, the user's own, the system's."""
     if environ.get("SPOTLIGHT_STORE_STATE_DIR"):
         return Path(environ["SPOTLIGHT_STORE_STATE_DIR"])
     mine = user_folder(environ)
-    return mine if (mine / "spotlight.db").exists() else SYSTEM_STATE
+    return mine if (mine / "daemon.lock").exists() else SYSTEM_STATE
+
+
+def find_state(environ: Mapping[str, str]) -> Path:
+    """Return the state directory to read: the daemon's folder, or the newest run's in it."""
+    home = find_home(environ)
+    if (home / "spotlight.db").exists():
+        return home
+    runs = list(home.glob("runs/*/spotlight.db"))
+    return max(runs, key=lambda path: path.stat().st_mtime).parent if runs else home

@@ -64,6 +64,13 @@ class Daemon(Protocol):
         """Pause the run, let it go on, or end it before its last iteration."""
         ...
 
+    async def submit(self, wanted: api.RunRequest) -> api.Submitted:
+        """Begin a run that the configuration describes; durable when it returns.
+
+        Raises TryAgainError while another goes on, InputError for a configuration that is none.
+        """
+        ...
+
     def stop(self) -> None:
         """Begin a clean stop of the daemon; returns at once."""
         ...

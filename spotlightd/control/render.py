@@ -39,10 +39,7 @@ def status_lines(status: api.Status) -> list[tuple[str, str]]:
         ("daemon", f"{status.version}, protocol {major}.{minor}, epoch {status.epoch}"),
         ("process", f"{status.pid}, up {duration(status.uptime_s)}"),
         ("state", status.state_dir),
-        (
-            "run",
-            f"{status.run}: {_phase(status)}, iteration {status.iteration}/{status.iterations}",
-        ),
+        ("run", _run(status)),
         ("weights", f"version {status.policy_version}"),
         ("reward", _reward(status.reward)),
         ("agents", _counts(status.agents) or "none"),
@@ -52,6 +49,13 @@ def status_lines(status: api.Status) -> list[tuple[str, str]]:
         ("cost", _cost(status.cost)),
         ("dashboard", status.dashboard or "off"),
     ]
+
+
+def _run(status: api.Status) -> str:
+    if status.run_state == "waiting":
+        last = f" (the last was {status.run})" if status.run else ""
+        return f"none: spotlightctl runs submit CONFIG begins one{last}"
+    return f"{status.run}: {_phase(status)}, iteration {status.iteration}/{status.iterations}"
 
 
 def _phase(status: api.Status) -> str:
@@ -81,7 +85,7 @@ AGENT_COLUMNS = ("AGENT", "NAME", "STATE", "WORKERS", "LEASES", "VERSIONS", "USE
 def run_row(row: api.RunRow) -> list[str]:
     return [
         row.name,
-        row.state,
+        row.state + (f": {row.failure}" if row.failure else ""),
         f"{row.iteration}/{row.iterations}",
         str(row.policy_version),
         _arrow(row.reward_first, row.reward_last),
@@ -91,6 +95,11 @@ def run_row(row: api.RunRow) -> list[str]:
 
 
 RUN_COLUMNS = ("RUN", "STATE", "ITERATION", "VERSION", "HELD-OUT", "STARTED", "UPDATED")
+
+
+def submitted_line(answer: api.Submitted) -> str:
+    verb = f"goes on with iteration {answer.iteration}" if answer.iteration else "begins"
+    return f"run {answer.run} {verb}, kept in {answer.state_dir}"
 
 
 def plan_lines(plan: api.PlanView) -> list[tuple[str, str]]:

@@ -14,16 +14,18 @@ from typing import TypeVar
 import msgspec
 
 from spotlightd.config import Config
-from spotlightd.control import fleet_view, views
+from spotlightd.control import api, fleet_view, views
 from spotlightd.control.alarms import RECENT, judge, means
+from spotlightd.control.rows import ended_runs
 from spotlightd.control.timeline import chrome_trace
-from spotlightd.errors import InputError, UsageError
+from spotlightd.errors import InputError, TryAgainError, UsageError
 from spotlightd.store.blobs import Blobs
 from spotlightd.store.history import History, SampleRow
 
 T = TypeVar("T")
 
 EVALUATED_SHOWN = 200
+NO_RUN = "no run goes on here, and none has yet: spotlightctl runs submit CONFIG begins one"
 
 
 class NotFoundError(UsageError):
@@ -182,18 +184,37 @@ class RunView:
 
 
 class Answers:
-    """Asks a RunView in one thread of its own."""
+    """Asks a RunView in one thread of its own.
 
-    def __init__(self, state_dir: Path) -> None:
-        self.state_dir = state_dir
+    Args:
+        state_dir: of the run that is asked about; None: there has been none.
+        home: folder of a daemon that takes runs, where ended ones are.
+    """
+
+    def __init__(self, state_dir: Path | None, home: Path | None = None) -> None:
+        self._state_dir = state_dir
+        self._home = home
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="answers")
         self._view: RunView | None = None
 
+    @property
+    def state_dir(self) -> Path:
+        """Raises TryAgainError where there has been no run."""
+        if self._state_dir is None:
+            raise TryAgainError(NO_RUN)
+        return self._state_dir
+
     async def ask(self, question: Callable[[RunView], T]) -> T:
         """Return the answer to a question, which may raise what RunView raises."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: question(self._opened())
-        )
+        return await self._in_thread(lambda: question(self._opened()))
+
+    async def ended(self) -> list[api.RunRow]:
+        """Return the runs in the daemon's folder, the newest first."""
+        home = self._home
+        return [] if home is None else await self._in_thread(lambda: ended_runs(home))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _opened(self) -> RunView:
         if self._view is None:

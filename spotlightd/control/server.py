@@ -49,14 +49,22 @@ class ControlServer:
 
     Args:
         port: of the dashboard; 0: chosen by the system; None: there is none.
+        lent: where to listen, for the time; None: on `path`, which goes at the end.
     """
 
     def __init__(
-        self, daemon: Daemon, answers: Answers, path: Path, group: str, port: int | None = None
+        self,
+        daemon: Daemon,
+        answers: Answers,
+        path: Path,
+        group: str,
+        port: int | None = None,
+        lent: Listener | None = None,
     ) -> None:
         self._path = path
         self._group = group
         self._port = port
+        self._lent = lent
         self._closing = asyncio.Event()
         self._answers = answers
         self._handlers = Handlers(daemon, answers, self._closing)
@@ -67,14 +75,20 @@ class ControlServer:
 
     async def start(self) -> None:
         """Listen. Raises TryAgainError or InputError when the socket cannot be had."""
-        self._listener = open_listener(self._path, self._group, os.environ)
-        await self._serve(self._app([allow_writers(self._group)], False), self._listener.socket)
+        await self._serve(self._app([allow_writers(self._group)], False), self._listening())
         if self._port is not None:
             listening = listen_on_loopback(self._port)
             self.dashboard = f"http://{LOOPBACK}:{listening.getsockname()[1]}/"
             app = self._app([local_only], True)
             app.add_routes(page_routes())
             await self._serve(app, listening)
+
+    def _listening(self) -> socket.socket:
+        if self._lent is not None:
+            # Closing a copy leaves the socket open: who connects meanwhile waits for the next.
+            return self._lent.socket.dup()
+        self._listener = open_listener(self._path, self._group, os.environ)
+        return self._listener.socket
 
     async def close(self) -> None:
         """Answer what is being asked, then stop listening and remove the socket."""

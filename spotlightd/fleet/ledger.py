@@ -37,6 +37,10 @@ class Account(msgspec.Struct):
     loading_s: float = 0.0
     reported: tuple[float, float] = (0.0, 0.0)
     """Last cumulative (busy, loading) of the agent's current process."""
+    heard_at: float | None = None
+    """When this session's latest heartbeat came; None before it, and for the trainer, whose end
+    does not go unseen.
+    """
 
     def held(self, now: float) -> float:
         end = now if self.left_at is None else self.left_at
@@ -79,7 +83,10 @@ class Ledger:
         return cls({i: msgspec.json.decode(body, type=Account) for i, body in stored.items()})
 
     def dump(self, now: float) -> dict[str, str]:
-        """Return every account as JSON; open ones as if they ended now."""
+        """Return every account as JSON; open ones as if they ended when they were last heard.
+
+        That is what holds should the daemon end now and somebody never come back.
+        """
         return {i: msgspec.json.encode(_closed(a, now)).decode() for i, a in self.accounts.items()}
 
     def join(
@@ -105,13 +112,16 @@ class Ledger:
             if not was_there:
                 account.held_before = account.held(account.left_at)
                 account.joined_at = now
-            account.left_at, account.interrupted = None, False
+            account.left_at, account.interrupted, account.heard_at = None, False, None
             account.workers, account.price_per_hour = workers, price
 
-    def heartbeat(self, agent_id: str, busy_s: float, loading_s: float) -> None:
+    def heartbeat(
+        self, agent_id: str, busy_s: float, loading_s: float, heard_at: float | None = None
+    ) -> None:
         """Take an agent's cumulative figures since its process started."""
         if agent_id in self.accounts:
             self.accounts[agent_id].report(busy_s, loading_s)
+            self.accounts[agent_id].heard_at = heard_at
 
     def committed(self, agent_id: str, gpu_s: float) -> None:
         if agent_id in self.accounts:
@@ -158,4 +168,5 @@ class Ledger:
 def _closed(account: Account, now: float) -> Account:
     if account.left_at is not None:
         return account
-    return msgspec.structs.replace(account, left_at=now, interrupted=True)
+    end = now if account.heard_at is None else max(account.heard_at, account.joined_at)
+    return msgspec.structs.replace(account, left_at=end, interrupted=True)

@@ -194,7 +194,7 @@ class FleetService:
     def _heartbeat(self, agent_id: str, beat: m.Heartbeat) -> None:
         self.members.members[agent_id].ready_versions = beat.ready_versions
         self.weights.heartbeat(agent_id, beat)
-        self.ledger.heartbeat(agent_id, beat.busy_s, beat.loading_s)
+        self.ledger.heartbeat(agent_id, beat.busy_s, beat.loading_s, time.time())
         self._listener.heartbeat(agent_id, beat.denoise_steps, beat.busy_s)
         self._send(agent_id, m.HeartbeatReply(self.scheduler.epoch))
 

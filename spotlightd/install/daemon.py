@@ -13,6 +13,8 @@ CONFIG = """\
 # After a change: spotlightd config check --config /etc/spotlight/spotlightd.toml
 #                 systemctl restart spotlightd
 
+# What is stated here of runs holds for each that is submitted (spotlightctl runs submit CONFIG) and
+# does not say otherwise. Any key in [run] is a run of its own, which begins with the daemon.
 [run]
 # model = "/srv/models/Qwen-Image"     # a folder in diffusers' layout; default: the embedded model
 # prompts = "/srv/prompts/train.txt"

@@ -1,13 +1,12 @@
 """`spotlightd check`: everything that can be known of a run before anything is started."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from spotlightd.config import Config
 from spotlightd.errors import UsageError
 from spotlightd.prompts import load_prompts
 from spotlightd.rewards import check_options, needs_of
-from spotlightd.sizing.effect import refuse_effectless
 from spotlightd.sizing.estimate import GPUS, estimate
 from spotlightd.sizing.report import assumptions, plan_lines, warnings
 from spotlightd.sizing.shapes import find_size
@@ -15,7 +14,6 @@ from spotlightd.sizing.shapes import find_size
 
 def check_run(
     config: Config,
-    origins: Mapping[str, str],
     gpu_name: str,
     reserved: int | None,
     spot: int,
@@ -23,11 +21,10 @@ def check_run(
     """Yield the lines of the plan.
 
     Raises:
-        ConfigError: a reward that lacks an option, or a key without effect.
+        ConfigError: a reward that lacks an option.
         InputError: prompts or a model that cannot be used.
         UsageError: an unknown GPU.
     """
-    refuse_effectless(config, origins)
     rewards = config.rewards
     check_options(rewards.names, rewards.options())
     needs = needs_of(rewards.names)

@@ -81,6 +81,39 @@ class AdmissionStore:
         rows = self._reader.execute("SELECT pool, zone, price FROM price")
         return {(pool, zone): price for pool, zone, price in rows}
 
+    def carry_over(self, earlier: sqlite3.Connection) -> "Future[None]":
+        """Let in whom an earlier run let in, and keep out whom it shut out.
+
+        Its tokens and prices hold as well, where this run knows nothing newer.
+        """
+        peers = earlier.execute(
+            "SELECT public_key, agent_id, name, revoked, pool, expires_at FROM peer"
+        ).fetchall()
+        tokens = earlier.execute(
+            "SELECT id, key, uses_left, expires_at, pool FROM token"
+        ).fetchall()
+        prices = earlier.execute("SELECT pool, zone, price FROM price").fetchall()
+
+        def statement(connection: sqlite3.Connection, _: list[str]) -> None:
+            connection.executemany(
+                "INSERT OR IGNORE INTO peer "
+                "(public_key, agent_id, name, revoked, pool, expires_at) VALUES (?,?,?,?,?,?)",
+                peers,
+            )
+            connection.executemany(
+                "UPDATE peer SET revoked = MAX(revoked, ?), expires_at = MAX(expires_at, ?) "
+                "WHERE public_key = ?",
+                [(revoked, expires_at, key) for key, _, _, revoked, _, expires_at in peers],
+            )
+            connection.executemany("INSERT OR IGNORE INTO token VALUES (?,?,?,?,?)", tokens)
+            connection.executemany(
+                "UPDATE token SET uses_left = MIN(uses_left, ?) WHERE id = ?",
+                [(row[2], row[0]) for row in tokens],
+            )
+            connection.executemany("INSERT OR IGNORE INTO price VALUES (?,?,?)", prices)
+
+        return self._writer.submit(statement)
+
     def _each(self, sql: str, rows: Iterable[tuple[object, ...]]) -> "Future[None]":
         def statement(connection: sqlite3.Connection, _: list[str]) -> None:
             connection.executemany(sql, rows)

@@ -290,6 +290,17 @@ class History:
         )
         return rows + [UsageRow(*row) for row in inside]
 
+    def events(self, after: int, limit: int) -> list[tuple[int, float, str, str, str]]:
+        return self._connection.execute(
+            "SELECT id, time, level, component, text FROM event WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit),
+        ).fetchall()
+
+    def last_event(self) -> int:
+        """Return the newest event's id; 0 before the first."""
+        (last,) = self._connection.execute("SELECT COALESCE(MAX(id), 0) FROM event").fetchone()
+        return int(last)
+
     def events_between(
         self, since: float, until: float, limit: int
     ) -> list[tuple[float, str, str, str]]:

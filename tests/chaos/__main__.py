@@ -50,7 +50,6 @@ CONFIG = {
     "run.evaluate_seeds": "1",
     "planner.prompts_per_iteration": "2",
     "planner.group_size": "8",
-    "planner.candidates": "10",
     "sampler.num_steps": "10",
     "sampler.sde_form": "flow_cps",
     "fleet.heartbeat_s": "0.5",

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from spotlightd.config import Config, all_keys
 from spotlightd.control import api, views
 from spotlightd.control.client import ControlClient
 from spotlightd.control.run_view import Answers
 from spotlightd.control.server import ControlServer
 from spotlightd.errors import SpotlightError
+from spotlightd.submission import composed
 from spotlightd.telemetry.metrics import DaemonCollector, Extra
 from tests.control.runs import write_run
 
@@ -159,6 +161,11 @@ class RecordingDaemon:
     def set_run(self, state: str) -> None:
         self.calls.append(("run", state))
 
+    async def submit(self, wanted: api.RunRequest) -> api.Submitted:
+        config, _ = composed(Config(), dict.fromkeys(all_keys(), "default"), wanted, Path("/runs"))
+        self.calls.append(("submit", config.run.name, config.run.iterations))
+        return api.Submitted(run=config.run.name, state_dir=config.store.state_dir, iteration=0)
+
     def create_token(self, ttl_s: float, uses: int, pool: str) -> api.TokenCreated:
         self.calls.append(("token", ttl_s, uses, pool))
         return api.TokenCreated(
@@ -196,8 +203,9 @@ class RecordingDaemon:
 class Served:
     """The server's own thread and loop, so that blocking clients can be tested against it."""
 
-    def __init__(self, path: Path, state_dir: Path) -> None:
+    def __init__(self, path: Path, state_dir: Path, group: str = "no-such-group") -> None:
         self.path = path
+        self.group = group
         self.state_dir = state_dir
         self.dashboard = ""
         self.daemon = RecordingDaemon()
@@ -246,7 +254,7 @@ class Served:
 
     async def _build(self) -> ControlServer:
         answers = Answers(self.state_dir)
-        return ControlServer(self.daemon, answers, self.path, group="no-such-group", port=0)
+        return ControlServer(self.daemon, answers, self.path, self.group, port=0)
 
 
 @pytest.fixture

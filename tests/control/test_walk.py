@@ -39,8 +39,8 @@ def run(words, *more):
 
 def test_all_that_the_documents_promise_are_there():
     promised = """status top agents agents_list agents_drain agents_revoke agents_forget runs
-        runs_list runs_pause runs_resume runs_stop plan weights events ledger samples export replay
-        timeline completion token_create config_check config_show stop"""
+        runs_list runs_submit runs_pause runs_resume runs_stop plan weights events ledger samples
+        export replay timeline completion token_create config_check config_show stop"""
     assert {f"spotlightctl {name.replace('_', ' ')}" for name in promised.split()} <= set(LEAVES)
 
 

@@ -21,7 +21,6 @@ SMALL = {
     "run.evaluate_seeds": "1",
     "planner.prompts_per_iteration": "2",
     "planner.group_size": "4",
-    "planner.candidates": "6",
     "sampler.num_steps": "6",
     "sampler.sde_form": "flow_cps",
     "sampler.sde_window_size": "3",

@@ -75,6 +75,16 @@ def test_a_daemons_absence_is_billed_where_the_agent_stayed(ledger):
     assert sum(restored.classes("a", 140.0).values()) == 80.0
 
 
+def test_what_was_silent_when_the_daemon_was_killed_is_billed_until_it_was_heard(ledger):
+    ledger.heartbeat("a", 0.0, 0.0, heard_at=106.0)
+    restored = Ledger.restore(ledger.dump(now=110.0))
+    assert sum(restored.classes("a", 500.0).values()) == 12.0
+    restored.join("a", "vm", "agent", 2, 3.6, now=130.0, up_s=500.0)  # it was there all along
+    assert sum(restored.classes("a", 140.0).values()) == 80.0
+    restored = Ledger.restore(restored.dump(now=140.0))
+    assert sum(restored.classes("a", 500.0).values()) == 80.0
+
+
 def test_busy_time_that_was_not_committed_is_wasted_after_a_kill(ledger):
     ledger.heartbeat("a", busy_s=8.0, loading_s=0.0)
     ledger.left("a", 110.0)

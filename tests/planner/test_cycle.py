@@ -28,7 +28,10 @@ FLAGS = {
 
 
 def make_cycle(**flags: str) -> Cycle:
-    config, _ = load(None, FLAGS | flags, {})
+    flags = FLAGS | flags
+    if flags["planner.mode"] not in ("fixed", "critical_path"):
+        del flags["planner.candidates"]
+    config, _ = load(None, flags, {})
     prompts = [PromptSpec(f"p{i}", f'sign "W{i}"', f"W{i}") for i in range(5)]
     held_out = [PromptSpec(f"h{i}", f'sign "H{i}"', f"H{i}") for i in range(3)]
     return Cycle(CyclePlan(config, (1.0, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.0), prompts, held_out))

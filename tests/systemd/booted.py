@@ -15,8 +15,10 @@ from typing import Any
 
 BIN = "/opt/spotlight/bin"
 CONFIG = Path("/etc/spotlight/spotlightd.toml")
+STATE = Path("/var/lib/spotlight/runs/words")
 RUN = """
 [run]
+name = "words"
 iterations = 500
 evaluate_prompts = 1
 evaluate_seeds = 1
@@ -24,7 +26,6 @@ trainer_rolls_out = false
 [planner]
 prompts_per_iteration = 2
 group_size = 4
-candidates = 6
 [sampler]
 num_steps = 6
 sde_window_size = 3
@@ -66,6 +67,13 @@ def prop(unit: str, name: str) -> str:
     return sh(f"systemctl show --property={name} --value {unit}").strip()
 
 
+def unit_state() -> dict[str, str]:
+    return {
+        name: prop("spotlightd", name)
+        for name in ("ActiveState", "SubState", "NRestarts", "WatchdogUSec")
+    }
+
+
 def committed() -> int:
     return sum(states.get("done", 0) for states in status()["requests"].values())
 
@@ -83,14 +91,16 @@ def hear_of_empty_groups() -> None:
 def walk(report: dict[str, Any]) -> None:
     hear_of_empty_groups()
     sh("spotlightd install")
-    text = CONFIG.read_text()
-    assert "iterations" in text, "the template explains itself"
-    # Two sections of the same name are an error in TOML: the template's [run] holds comments only.
-    CONFIG.write_text(text.replace("\n[run]\n", "\n") + RUN)
+    assert "iterations" in CONFIG.read_text(), "the template explains itself"
     sh(f"spotlightd config check --config {CONFIG}")
     began = time.monotonic()
     sh("systemctl start spotlightd")
     report["start_s"] = time.monotonic() - began
+    report["waits"] = status()["run_state"], prop("spotlightd", "StatusText")
+    Path("/root/words.toml").write_text(RUN)
+    sh("spotlightctl runs submit /root/words.toml")
+    until("the run goes on", lambda: status()["run_state"] == "running")
+    report["runs"] = status()["run"], prop("spotlightd", "StatusText")
     report["secret_key_refused"] = subprocess.run(
         ["setpriv", "--reuid=spotlight", "--regid=spotlight", "--clear-groups",
          "cat", "/etc/spotlight/server.key"], capture_output=True,
@@ -126,6 +136,14 @@ def walk(report: dict[str, Any]) -> None:
     done = committed()
     until("work goes on", lambda: committed() > done)
     report["agent_restarts"] = int(prop("spotlight-agent", "NRestarts"))
+
+    # The run ends and the daemon stays: the next run finds it, and the agent, where they are.
+    sh("spotlightctl runs stop")
+    until("the daemon waits", lambda: status()["run_state"] == "waiting")
+    report["between"] = unit_state()
+    sh("spotlightctl runs submit /root/words.toml --set run.name=words-2")
+    until("the agent joins the next run", lambda: status()["agents"].get("live") == 1)
+    report["second_run"] = status()["run"], unit_state()
     report["log_secrets"] = secrets_in(sh("journalctl --no-pager --output=cat"))
 
     sh("spotlight-agent install --uninstall")
@@ -133,7 +151,7 @@ def walk(report: dict[str, Any]) -> None:
     report["units_left"] = [str(path) for path in Path("/etc/systemd/system").rglob("spotlight*")]
     report["active_left"] = sh("systemctl list-units --plain --no-legend 'spotlight*'").split("\n")
     report["data_left"] = sorted(str(path) for path in Path("/etc/spotlight").iterdir())
-    report["state_left"] = Path("/var/lib/spotlight/spotlight.db").exists()
+    report["state_left"] = (STATE / "spotlight.db").exists()
 
 
 def secrets_in(text: str) -> list[str]:

@@ -113,6 +113,11 @@ def test_the_service_cannot_read_its_key_from_disk(report):
     assert report["secret_key_refused"] != 0
 
 
+def test_the_unit_waits_for_a_run_and_takes_one(report):
+    assert report["waits"] == ["waiting", "waiting for a run"]
+    assert report["runs"] == ["words", "training"]
+
+
 def test_a_second_unit_joins_and_stops_in_time_with_nothing_lost(report):
     assert report["agent_active"] == "active"
     assert report["stop_s"] < 25 and report["stop_code"] == 3
@@ -129,6 +134,12 @@ def test_a_killed_daemon_comes_back_by_itself(report):
     assert report["restarts"] == 1 and report["lost_after_kill"] == 0
     assert report["back_s"] < 60
     assert report["agent_restarts"] == 0, "its agent rejoined without being touched"
+
+
+def test_a_run_ends_and_the_next_one_finds_daemon_and_agent_where_they_are(report):
+    state = {"ActiveState": "active", "SubState": "running", "NRestarts": "1"}
+    state |= {"WatchdogUSec": "30s"}
+    assert report["between"] == state and report["second_run"] == ["words-2", state]
 
 
 def test_no_secret_is_in_the_journal(report):

@@ -67,7 +67,7 @@ def test_the_daemon_is_installed_once(call, system):
     first = tree(system)
     unit = first["etc/systemd/system/spotlightd.service"][2].decode()
     command = Path(sys.executable).parent / "spotlightd"
-    assert f"\nExecStart={command} run --config /etc/spotlight/spotlightd.toml" in unit
+    assert f"\nExecStart={command} serve --config /etc/spotlight/spotlightd.toml" in unit
     config, _ = load(system / "etc/spotlight/spotlightd.toml", environ={})
     assert (config.link.host, config.link.bind) == ("10.0.0.7", "0.0.0.0")
     assert config.link.link_port and config.link.second_enrol_port

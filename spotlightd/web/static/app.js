@@ -12,6 +12,7 @@ import * as pictures from "./pictures.js";
 
 const EVENTS_SHOWN = 200, STRIPS_EVERY_MS = 5000, POINTS = 300;
 
+let run = null;
 let seen = { iteration: -1, phase: "", evaluations: -1 }, lastEvent = 0, stripsAt = 0;
 const busy = new Set();
 
@@ -29,7 +30,7 @@ async function draw(name, work) {
 }
 
 function header(status) {
-  document.title = `${status.run} ${status.iteration}/${status.iterations} – Spotlight`;
+  document.title = `${status.run || status.run_state} ${status.iteration}/${status.iterations} – Spotlight`;
   $("run").textContent = status.run;
   $("state").textContent = status.run_state === "running" ? status.phase : status.run_state;
   const share = status.iterations ? status.iteration / status.iterations : 1;
@@ -101,6 +102,9 @@ function happened(row) {
 }
 
 function show(status) {
+  // Another run has other pictures, curves and events, from the first on.
+  if (run !== null && run !== status.run) location.reload();
+  run = status.run;
   header(status);
   const now = { iteration: status.iteration, phase: status.phase, evaluations: status.reward.held_out.length };
   if (now.iteration !== seen.iteration || now.phase !== seen.phase) {
