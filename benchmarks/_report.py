@@ -29,13 +29,19 @@ def finish(
     args: argparse.Namespace,
     at_least: dict[str, float] | None = None,
     at_most: dict[str, float] | None = None,
+    table: Table | None = None,
 ) -> int:
-    """Print and write the figures; return the exit code, 1 where a checked target is missed."""
-    table = Table(title=title)
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:,.4g}" if value < 1000 else f"{value:,.0f}")
+    """Print and write the figures; return the exit code, 1 where a checked target is missed.
+
+    Args:
+        table: shown in place of the plain one.
+    """
+    if table is None:
+        table = Table(title=title)
+        table.add_column("figure")
+        table.add_column("value", justify="right")
+        for name, value in figures.items():
+            table.add_row(name, f"{value:,.4g}" if value < 1000 else f"{value:,.0f}")
     Console().print(table)
     if args.json:
         args.json.write_text(json.dumps(figures, indent=2) + "\n")

@@ -34,8 +34,9 @@ class Processes:
     out: Path
     started: list[DemoProcess] = field(default_factory=list)
 
-    def daemon(self, config: Path) -> DemoProcess:
-        return self._start("spotlightd", ["run", "--config", str(config)], {}, "spotlightd")
+    def daemon(self, config: Path, *options: str) -> DemoProcess:
+        arguments = ["run", "--config", str(config), *options]
+        return self._start("spotlightd", arguments, {}, "spotlightd")
 
     def agent(
         self, name: str, token: str, *options: str, niceness: int = AGENT_NICENESS

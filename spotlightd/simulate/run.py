@@ -21,7 +21,7 @@ from spotlightd.simulate.fleet import TRAINER, VirtualDaemon
 from spotlightd.simulate.learning import Learner, drawn_exponent, load_fit
 from spotlightd.simulate.outcome import Outcome, Usage
 from spotlightd.simulate.rewards import Fidelity, RewardModel
-from spotlightd.simulate.traces import Trace, seat_changes
+from spotlightd.simulate.traces import Trace, is_silent, seat_changes
 from spotlightd.simulate.transfers import arrival_s, arrival_without_peers_s, last_arrival_s
 from spotlightd.simulate.variants import Variant
 from spotlightd.simulate.vm import Pace, VirtualVm
@@ -105,9 +105,7 @@ class Simulation:
             if change.up:
                 self.clock.at(change.at, self._boot, change.seat)
                 continue
-            draw = keyed_hash("silent", self.seed, change.seat, repr(change.at)) / 2**64
-            silent = draw < silent_share
-            if not silent:
+            if not is_silent(change, self.seed, silent_share):
                 self.clock.at(change.at - notice_s, self._notice, change.seat, change.at)
             self.clock.at(change.at, self._down, change.seat)
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spotlightd.errors import InputError
+from spotlightd.planner.seeds import keyed_hash
 
 MOST_CORNERS_S = 200.0
 """A file of step corners whose last time is below this is in hours, else in seconds."""
@@ -143,3 +144,8 @@ def seat_changes(trace: Trace, seats: int, seed: int, until: float) -> list[Seat
                     empty.append(seat)
                     found.append(SeatChange(at, seat, False))
     return found
+
+
+def is_silent(loss: SeatChange, seed: int, share: float) -> bool:
+    """Whether a loss comes without a notice, as `share` of them do: the same for all variants."""
+    return keyed_hash("silent", seed, loss.seat, repr(loss.at)) / 2**64 < share
