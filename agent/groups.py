@@ -154,7 +154,7 @@ class Groups:
         curve = self.speeds.curve(at.size, min(workers, self._most))
         regroup = self._regroup_s / step_s
         chosen = await asyncio.to_thread(plan, at.left, workers, curve, regroup)
-        if self._moved_since(at):
+        if self._moved_since(at) or self._work.pull.draining:
             self._planned_for = None
             return
         degrees = {group.degree for group in at.groups}
@@ -170,13 +170,13 @@ class Groups:
         self._spawn(self._race(deadline_s))
 
     async def _race(self, deadline_s: float) -> None:
-        at, began = self._situation(), time.monotonic()
+        at = self._situation()
         if at is not None:
             args = (self.speeds, self._most, self._regroup_s, deadline_s)
             found = await asyncio.to_thread(at.race, *args)
             logger.info("%s", found.reason)
-            if found.finish and not self._moved_since(at):
-                self._work.race(began + found.commit_in_s)
+            if found.finish and self._work.leaving and not self._moved_since(at):
+                self._work.race(found.reserve_s)
                 self.rearrange(at.arrange(found.groups))
                 return
         self._work.flush()
@@ -194,7 +194,8 @@ class Groups:
             indexes = tuple(i for i, name in enumerate(names) if name in held)
             if indexes:
                 groups.append(Group(len(view.members), indexes))
-        if not groups or any(view.parting for view in self.views.views.values()):
+        placed = sum(len(group.images) for group in groups)
+        if placed < len(names) or any(view.parting for view in self.views.views.values()):
             return None
         return Situation(
             names,

@@ -7,6 +7,7 @@ finished `RESERVE_S` before the deadline is committed then, as it would have bee
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from spotlightd.dit.degrees import Curve, Group, plan, until
@@ -24,12 +25,30 @@ class Race(NamedTuple):
     """Go on with what is held; otherwise commit it now."""
     groups: tuple[Group, ...]
     """The arrangement that it takes; empty: as it is."""
-    commit_in_s: float
-    """When to commit what is still not finished."""
+    reserve_s: float
+    """So long before the deadline what is still not finished is committed."""
     reason: str
 
 
 COMMIT_NOW = Race(False, (), 0.0, "too little is known to finish before the deadline: committing")
+
+
+@dataclass
+class Leaving:
+    """A host that leaves and does not commit everything at once. Times are of one clock."""
+
+    deadline: float
+    """When it must be gone; may come nearer."""
+    decide_by: float
+    """Without a decision until then, everything is committed."""
+    reserve_s: float | None = None
+    """Before the deadline, for commits; None until it was decided to finish."""
+
+    @property
+    def commit_at(self) -> float:
+        if self.reserve_s is None:
+            return min(self.decide_by, self.deadline - RESERVE_S)
+        return self.deadline - self.reserve_s
 
 
 def race(
@@ -52,15 +71,17 @@ def race(
         regroup_s: what a change of arrangement costs.
         deadline_s: time until this host must be gone.
     """
-    commit_in_s = max(deadline_s - RESERVE_S - 2 * step_s / curve.at(least_degree), 0.0)
-    budget_s = commit_in_s - FINISH_S
+    reserve_s = _reserve_s(now, curve, step_s)
+    budget_s = deadline_s - reserve_s - FINISH_S
     stays_s = CAUTION * step_s * until(now, left, curve)
     if stays_s <= budget_s:
         reason = f"all {len(left)} images end in {stays_s:.0f} s, in time"
-        return Race(True, (), commit_in_s, reason)
+        return Race(True, (), reserve_s, reason)
     if budget_s > 0 and curve.degrees(workers, least_degree):
         groups = plan(left, workers, curve, regroup_s / step_s, least_degree).groups
         # Nothing is rearranged a second time while leaving.
+        reserve_s = max(reserve_s, _reserve_s(groups, curve, step_s))
+        budget_s = deadline_s - reserve_s - FINISH_S
         wide_s = CAUTION * step_s * until(groups, left, curve) + regroup_s
         if wide_s <= budget_s:
             degrees = "+".join(str(group.degree) for group in groups)
@@ -68,6 +89,12 @@ def race(
                 f"all {len(left)} images end in {wide_s:.0f} s in groups of {degrees}, in time; "
                 f"as they are, in {stays_s:.0f} s"
             )
-            return Race(True, groups, commit_in_s, reason)
+            return Race(True, groups, reserve_s, reason)
     reason = f"{len(left)} images need {stays_s:.0f} s, {max(budget_s, 0.0):.0f} s are left"
     return Race(False, (), 0.0, reason)
+
+
+def _reserve_s(groups: Sequence[Group], curve: Curve, step_s: float) -> float:
+    """Return `RESERVE_S` and two of the longest steps: a batch takes as many times as long."""
+    slowest = max(len(group.images) / curve.at(group.degree) for group in groups)
+    return RESERVE_S + 2 * step_s * slowest

@@ -37,7 +37,7 @@ class Speeds:
         self._steps: dict[str, dict[str, float]] = {}
         self._trials: dict[tuple[Size, int], int] = {}
         """Steps seen of degrees that the file did not know."""
-        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+        with contextlib.suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
             kept = json.loads(path.read_text(encoding="utf-8"))[model]
             self._steps = {
                 size: {str(int(d)): float(s) for d, s in steps.items() if float(s) > 0}

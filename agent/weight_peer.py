@@ -58,7 +58,8 @@ class WeightPeer:
     """Args:
     send: to the daemon.
     on_ready: told a version's manifest and folder when every file lies there verified.
-    on_failure: told why this VM cannot take part: there is no room for a version.
+    on_failure: told why this VM cannot take part: there is no room for a version, or the daemon's
+        manifest is none.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class WeightPeer:
         self._serves = True
         self._answers: dict[Key, asyncio.Future[ww.Peers]] = {}
         self._fetches: dict[Key, asyncio.Task[None]] = {}
+        self._into: dict[Key, Path] = {}
+        """Folders that fetches write to: never evicted."""
         self.fetched_from: dict[str, int] = {}
         """Chunks by peer since the start."""
 
@@ -171,18 +174,30 @@ class WeightPeer:
             if kind == key[0] and version <= key[1] - VERSIONS_KEPT:
                 # Nobody serves it any more.
                 self._fetches[kind, version].cancel()
+        if isinstance(message, ww.AnnouncedVersion):
+            # A base model has no patch, so that its manifest's digest is its root hash.
+            root = message.digest
+        else:
+            root = manifest_digest(message.manifest)
+        self._into[key] = self._folder(*key, root)
         task = asyncio.create_task(self._fetch(key, message), name=f"fetch {key}")
         self._fetches[key] = task
-        task.add_done_callback(lambda _: self._fetches.pop(key, None))
+        task.add_done_callback(lambda task: self._fetched(key, task))
+
+    def _fetched(self, key: Key, task: "asyncio.Task[None]") -> None:
+        del self._fetches[key], self._into[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            why = f"fetching {key[0]} {key[1]}: {type(error).__name__}: {error}"
+            self._on_failure(TryAgainError(why))
 
     async def _fetch(self, key: Key, message: News) -> None:
         peers: Sequence[ww.WeightPeer] = message.peers
+        folder = self._into[key]
         while True:
             try:
-                manifest = await self._manifest(message, peers)
+                manifest = await self._manifest(message, _beside(folder, MANIFEST), peers)
                 if self._store.manifest(*key) == manifest:
                     return
-                folder = self._folder(*key, manifest_digest(manifest))
                 await self._make_room(manifest, folder)
                 await self._patch(manifest, folder, peers)
                 download = await asyncio.to_thread(Download, manifest, folder, self._store)
@@ -202,13 +217,13 @@ class WeightPeer:
         logger.info("%s is here: chunks by peer %s, %d reused", what, counts, download.reused)
         self._on_ready(manifest, folder)
 
-    async def _manifest(self, message: News, peers: Sequence[ww.WeightPeer]) -> ww.Manifest:
+    async def _manifest(
+        self, message: News, folder: Path, peers: Sequence[ww.WeightPeer]
+    ) -> ww.Manifest:
         """Return the manifest; where only its digest was announced, fetch it, and serve it."""
         if isinstance(message, ww.PublishedVersion):
             return message.manifest
         key: Key = (message.kind, message.version)
-        # A base model has no patch, so that this digest is its root hash.
-        folder = _beside(self._folder(*key, message.digest), MANIFEST)
         download = await asyncio.to_thread(Download, manifest_manifest(message), folder)
         await self._fill(download, peers, key, MANIFEST)
         manifest = decode_manifest((folder / "manifest").read_bytes())
@@ -292,7 +307,8 @@ class WeightPeer:
     def _evict(self, keep: Path) -> None:
         """Remove base models and adapters of other runs, and versions that nobody needs."""
         self._forget_old()
-        used = {keep, *(self._store.folder(h.kind, h.version) for h in self._store.held())}
+        held = (self._store.folder(h.kind, h.version) for h in self._store.held())
+        used = {keep, *self._into.values(), *held}
         for parent in ("models", "weights"):
             for folder in (self._place.folder / parent).glob("*"):
                 if _owner(folder) not in used:

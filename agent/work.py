@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.children import Child
-from agent.notice_race import RESERVE_S
+from agent.notice_race import Leaving
 from agent.workers import Workers, WorkerSlot
 from spotlightd.wire import messages as m
 from spotlightd.wire import pipe
@@ -73,8 +73,8 @@ class Work:
         self._flushing: set[int] = set()
         """Workers that have not answered Flush yet."""
         self._scorer: Child | None = None
-        self.commit_at: float | None = None
-        """While this agent leaves and finishes what it holds: when the rest is committed."""
+        self.leaving: Leaving | None = None
+        """While this agent leaves and finishes what it holds."""
         self._flushed = False
 
     async def start_scorer(self) -> "asyncio.Task[None]":
@@ -89,7 +89,7 @@ class Work:
 
     @property
     def _racing(self) -> bool:
-        return self.commit_at is not None and bool(self.sampling())
+        return self.leaving is not None and bool(self.sampling())
 
     # --- from the daemon ----------------------------------------------------------------------
 
@@ -219,28 +219,29 @@ class Work:
             self.flush()
             return
         self.pull.draining = True
-        self.race(time.monotonic() + DECIDE_S)
+        now = time.monotonic()
+        self.leaving = Leaving(now + deadline_s, now + DECIDE_S)
         self.groups.begin_race(deadline_s)
 
-    def race(self, commit_at: float) -> None:
-        """Go on until then, unless everything was flushed meanwhile."""
-        if not self._flushed:
-            self.commit_at = commit_at
+    def race(self, reserve_s: float) -> None:
+        """Finish, and commit what is not done so long before the deadline; flushed is flushed."""
+        if self.leaving is not None:
+            self.leaving.reserve_s = reserve_s
 
     def hurry(self, deadline: float) -> None:
-        """The deadline is nearer than it was."""
-        if self.commit_at is not None:
-            self.commit_at = min(self.commit_at, deadline - RESERVE_S)
+        """The deadline may be nearer than it was."""
+        if self.leaving is not None:
+            self.leaving.deadline = min(self.leaving.deadline, deadline)
 
     def tick(self, now: float) -> None:
-        if self.commit_at is not None and now >= self.commit_at:
+        if self.leaving is not None and now >= self.leaving.commit_at:
             self.flush()
 
     def flush(self) -> None:
         """Stop pulling; every worker sends the state of what it has, and drops it."""
         if self._flushed:
             return
-        self.pull.draining, self._flushed, self.commit_at = True, True, None
+        self.pull.draining, self._flushed, self.leaving = True, True, None
         if self.groups is not None:
             self.groups.flush()
         for slot in self.workers.slots if self.workers else ():

@@ -166,8 +166,7 @@ class FleetService:
         port = hello.chunk_port
         endpoint = f"tcp://{self._link.address(key)}:{port}" if port else ""
         member = Member(agent_id, hello.name, peer.role, hello.workers, now, now)
-        member.chunk_endpoint, member.zone = endpoint, hello.zone
-        member.protocol = hello.protocol
+        member.chunk_endpoint, member.zone, member.protocol = endpoint, hello.zone, hello.protocol
         self._changed(self.members.hello(member))
         superseded = self.scheduler.join(agent_id, peer.role, hello.held, now)
         # A backup's fence is not the store's business before its result comes first.

@@ -27,6 +27,7 @@ from spotlightd.weights.remembered import RememberedDigests
 from spotlightd.weights.server import ChunkServer
 from spotlightd.wire.messages import Heartbeat, Message
 from spotlightd.wire.weights import (
+    MAX_MANIFEST_BYTES,
     AnnouncedVersion,
     BadPeer,
     GetManifest,
@@ -256,7 +257,7 @@ class WeightsDesk:
         self._manifests[key] = manifest
         self._announced.pop(key, None)
         encoded = encode_manifest(manifest)
-        if self._notes is not None and len(encoded) > LONG_MANIFEST:
+        if self._notes is not None and LONG_MANIFEST < len(encoded) <= MAX_MANIFEST_BYTES:
             announced = AnnouncedVersion(
                 manifest.kind, manifest.version, digest_of(encoded), len(encoded), True
             )

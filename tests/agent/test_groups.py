@@ -123,7 +123,7 @@ def test_a_notice_is_beaten_by_sharing_the_image(bench, policy):
             vm.work.leave(60.0)
             await vm.until(lambda: vm.frames)
             assert vm.first(w.Entered, noticed), "it was not shared"
-            assert vm.work.commit_at is not None, "it was flushed"
+            assert vm.work.leaving is not None, "it was flushed"
             return vm
 
     vm = asyncio.run(script())

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
@@ -11,10 +12,12 @@ import zmq.asyncio
 from safetensors.numpy import save_file
 
 from agent.weight_peer import Place, WeightPeer
+from spotlightd.atomic import digest_of
 from spotlightd.errors import ExitCode
 from spotlightd.fleet.membership import Member
 from spotlightd.fleet.weights_desk import WeightsDesk
-from spotlightd.weights.chunks import ChunkStore
+from spotlightd.weights.chunks import MANIFEST, ChunkStore
+from spotlightd.weights.manifest import encode_manifest, manifest_manifest
 from spotlightd.weights.server import ChunkServer
 from spotlightd.wire import weights as ww
 from spotlightd.wire.codec import LINK
@@ -313,3 +316,49 @@ def test_a_manifest_that_an_agent_has_is_not_fetched_again(tmp_path):
         assert manifest is not None
 
     play(tmp_path, script, notes=tmp_path / "notes")
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"nonsense" * 500, "no manifest"),
+        (msgspec.msgpack.encode({"kind": "base"}), "no manifest"),
+        (
+            encode_manifest(ww.Manifest("base", 1, 4096, (ww.WeightFile("f", 0, ()),))),
+            "is of base 1",
+        ),
+    ],
+)
+def test_what_is_no_manifest_of_the_version_is_a_failure(tmp_path, data, sentence):
+    """Its digest came over the authenticated link, so nobody else will have a better one."""
+    folder = tmp_path / "note"
+    folder.mkdir()
+    (folder / "manifest").write_bytes(data)
+    announced = ww.AnnouncedVersion("base", 0, digest_of(data), len(data), True)
+
+    async def script(scene):
+        peer = await scene.add("vm")
+        scene.server.store.add(manifest_manifest(announced), folder, MANIFEST)
+        peers = (ww.WeightPeer("daemon", f"tcp://127.0.0.1:{scene.server.port}", complete=True),)
+        peer.handle(msgspec.structs.replace(announced, peers=peers))
+        await scene.until(lambda: "vm" in scene.failures)
+        assert sentence in str(scene.failures["vm"])
+        assert not scene.ready and not peer.held
+
+    play(tmp_path, script)
+
+
+def test_room_is_never_made_of_what_another_fetch_writes(tmp_path):
+    """An adapter finds no room while the base model of an earlier start is being looked through."""
+
+    async def script(scene):
+        peer = await scene.add("vm")
+        models = tmp_path / "vm" / "models"
+        root = "a" * 64
+        for name in (root[:16], f".manifest-{root[:16]}", "b" * 16):
+            (models / name).mkdir(parents=True)
+        peer.handle(ww.AnnouncedVersion("base", 0, root, 9000, True))
+        peer._evict(keep=tmp_path / "vm" / "weights" / "1")
+        assert {path.name for path in models.glob("*")} == {root[:16], f".manifest-{root[:16]}"}
+
+    play(tmp_path, script)

@@ -253,8 +253,8 @@ def test_a_notice_that_can_be_beaten_flushes_nothing_before_its_time(scene):
     scene.grant("a", 1)
     scene.work.leave(100.0)
     assert groups.asked == [100.0] and not scene.work.settled
-    scene.work.race(50.0)
-    scene.work.tick(49.0)
+    scene.work.race(20.0)
+    scene.work.tick(time.monotonic() + 79.0)
     assert not groups.flushed and w.Flush(stop=True) not in scene.slots[0].told
     assert scene.work.pull.take_credit() == 0, "it asks for nothing more"
     scene.finished(0, "a", 1)
@@ -267,11 +267,11 @@ def test_a_lost_race_is_committed_in_time(scene):
     scene.work.groups = groups = Deciding()
     scene.grant("a", 1)
     scene.work.leave(100.0)
-    scene.work.race(50.0)
-    scene.work.tick(50.0)
+    scene.work.race(20.0)
+    scene.work.tick(time.monotonic() + 80.0)
     assert groups.flushed == 1 and scene.slots[0].told[-1] == w.Flush(stop=True)
-    scene.work.race(80.0)
-    scene.work.tick(80.0)
+    scene.work.race(12.0)
+    scene.work.tick(time.monotonic() + 88.0)
     assert groups.flushed == 1 and told(scene)[0] == [w.Flush(stop=True)]
 
 
@@ -279,9 +279,12 @@ def test_a_nearer_deadline_shortens_the_race(scene):
     scene.work.groups = groups = Deciding()
     scene.grant("a", 1)
     scene.work.leave(100.0)
-    scene.work.race(50.0)
-    scene.work.hurry(40.0)
-    scene.work.tick(31.0)
+    scene.work.hurry(time.monotonic() + 40.0)
+    # The decision that was made for the later deadline does not put the nearer one off.
+    scene.work.race(15.0)
+    scene.work.tick(time.monotonic() + 24.0)
+    assert groups.flushed == 0
+    scene.work.tick(time.monotonic() + 25.0)
     assert groups.flushed == 1
 
 
