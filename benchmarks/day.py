@@ -90,9 +90,7 @@ def play(agents: int, hours: float, trace: Trace) -> dict[str, float]:
 
     found = simulation.run(watch)
     seconds = time.process_time() - began
-    simulation.daemon.scheduler.validate()
-    simulation.daemon.members.validate()
-    simulation.daemon.spots.validate()
+    simulation.daemon.validate()
     return {
         "cpu_s": seconds,
         "events": float(found.events),

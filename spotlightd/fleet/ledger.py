@@ -38,8 +38,8 @@ class Account(msgspec.Struct):
     reported: tuple[float, float] = (0.0, 0.0)
     """Last cumulative (busy, loading) of the agent's current process."""
     heard_at: float | None = None
-    """When this session's latest heartbeat came; None before it, and for the trainer, whose end
-    does not go unseen.
+    """When this session's Hello or its latest heartbeat came; None for the trainer, whose end does
+    not go unseen.
     """
 
     def held(self, now: float) -> float:
@@ -74,6 +74,9 @@ class Ledger:
 
     Nobody can tell whether an agent that falls silent is held on. Its account ends when it was last
     heard; if the same process comes back, the silence is billed after all.
+
+    Invariant (see `validate`): an agent's open account says when it was heard. What is stored of
+    one on which nothing was booked is therefore the same whenever it is stored.
     """
 
     def __init__(self, accounts: dict[str, Account] | None = None) -> None:
@@ -97,8 +100,8 @@ class Ledger:
     def dump_changed(self, now: float, *always: str) -> dict[str, str]:
         """Return the accounts on which something was booked since the last call or `dump`.
 
-        Each heartbeat books, so that an agent of which nothing is heard stays stored as when it
-        was. Args: always: accounts without heartbeats.
+        Args:
+            always: accounts without heartbeats, which are open until now.
         """
         changed, self._changed = self._changed.union(always), set()
         found = {agent_id: self.accounts.get(agent_id) for agent_id in changed}
@@ -128,17 +131,23 @@ class Ledger:
             if not was_there:
                 account.held_before = account.held(account.left_at)
                 account.joined_at = now
-            account.left_at, account.interrupted, account.heard_at = None, False, None
+            account.left_at, account.interrupted = None, False
             account.workers, account.price_per_hour = workers, price
+        self.accounts[agent_id].heard_at = now if role == "agent" else None
 
     def heartbeat(
         self, agent_id: str, busy_s: float, loading_s: float, heard_at: float | None = None
     ) -> None:
-        """Take an agent's cumulative figures since its process started."""
+        """Take cumulative figures since a process started.
+
+        Args:
+            heard_at: when they came; None where that says nothing about its end.
+        """
         account = self.accounts.get(agent_id)
         if account is not None:
             account.report(busy_s, loading_s)
-            account.heard_at = heard_at
+            if heard_at is not None:
+                account.heard_at = heard_at
             self._changed.add(agent_id)
 
     def committed(self, agent_id: str, gpu_s: float) -> None:
@@ -180,6 +189,8 @@ class Ledger:
     def validate(self, now: float) -> None:
         """Raise AssertionError where classes do not add up to the time held."""
         for agent_id, account in self.accounts.items():
+            if account.left_at is None and account.role == "agent":
+                assert account.heard_at is not None, account
             classes = account.classes(now)
             assert all(seconds >= 0 for seconds in classes.values()), (agent_id, classes)
             held = account.held(now)

@@ -118,18 +118,23 @@ class Membership:
     def tick(self, now: float) -> list[Change]:
         """Apply the passing of time. The trainer is watched as a child process instead."""
         changes: list[Change] = []
-        looked_at: list[Member] = []
+        # Collected first: each is looked at once a tick, so that whoever is told that one is lost
+        # still finds it here, however long nobody has looked.
+        for member in self._due(now):
+            changes += self._age(member, now)
+            if member.agent_id in self.members:
+                self._look_again(member)
+        return changes
+
+    def _due(self, now: float) -> list[Member]:
+        """Take out whose look is due."""
+        found = []
         while self._looks and self._looks[0][0] <= now:
             due, agent_id = heapq.heappop(self._looks)
             if self._next_look.get(agent_id) == due:
                 del self._next_look[agent_id]
-                member = self.members[agent_id]
-                changes += self._age(member, now)
-                looked_at.append(member)
-        for member in looked_at:
-            if member.agent_id in self.members:
-                self._look_again(member)
-        return changes
+                found.append(self.members[agent_id])
+        return found
 
     def _moved(self, member: Member) -> None:
         """The member's state is another, and so is when its silence matters."""
@@ -167,6 +172,8 @@ class Membership:
 
     def validate(self) -> None:
         """Raise AssertionError where an invariant is broken."""
+        looks = set(self._looks)
+        assert self._next_look.keys() <= self.members.keys()
         for agent_id, member in self.members.items():
             assert member.agent_id == agent_id
             assert (member.left_at is not None) == (member.state in ("lost", "gone")), member
@@ -174,4 +181,4 @@ class Membership:
             if member.role == "agent":
                 due = self._next_look[agent_id]
                 assert due <= member.last_seen + self._patience(member), member
-                assert (due, agent_id) in self._looks, member
+                assert (due, agent_id) in looks, member

@@ -102,6 +102,12 @@ class Times(Struct, dict=True):
             return None
         return self._strength.of(agents, self.speed) / max(cost[0], 1e-9)
 
+    def validate(self, agents: Spots) -> None:
+        """Raise AssertionError where what is kept of these agents is not what they amount to."""
+        working = sum(self.speed(agent_id) * spot.workers for agent_id, spot in agents.items())
+        kept = self._strength.of(agents, self.speed)
+        assert math.isclose(kept, working, rel_tol=1e-6, abs_tol=1e-6), (kept, working)
+
     def forget_absent(self, agents: Spots) -> None:
         self.speeds = {name: speed for name, speed in self.speeds.items() if name in agents}
 

@@ -262,6 +262,16 @@ class VirtualDaemon:
             self.note("grant", request_id, grant.agent_id, grant.fence)
             vm.grant(entry.request, grant.fence, entry.progress_step, grant.backup)
 
+    def validate(self) -> None:
+        """Raise AssertionError where what is kept up is not what it stands for."""
+        self.scheduler.validate()
+        self.members.validate()
+        self.spots.validate()
+        self.ledger.validate(self.clock.now)
+        self.cycle.state.planner.times.validate(self.cycle.moment.agents)
+        if self.cycle.explorer.exploration is not None:
+            self.cycle.explorer.exploration.ranking.validate()
+
     def able(self) -> Iterable[VirtualVm]:
         """Agents that are there and can be sent weights."""
         return (vm for vm in self.vms.values() if vm.alive and vm.role == "agent")

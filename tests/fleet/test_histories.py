@@ -55,6 +55,8 @@ class History:
         self.scheduler = Scheduler(epoch=1, lease_s=40.0, attempts=50)
         self.members = Membership(suspect_s=6, lost_s=15, forget_s=600)
         self.ledger = Ledger()
+        self.stored: dict[str, str] = {}
+        """Accounts on the disk."""
         self.spots = SpotView(self.scheduler, self.members)
         self.vms: dict[str, Vm] = {}
         self.commits: dict[str, int] = {}
@@ -106,6 +108,7 @@ class History:
         self.ledger.validate(self.now)
         if self.rng.random() < 0.3:
             self.spots.moment(self.now, 0.0)
+            self.stored |= self.ledger.dump_changed(self.now)
         self.spots.validate()
         assert all(count == 1 for count in self.commits.values()), "a trajectory committed twice"
 
@@ -181,7 +184,7 @@ class History:
             self.say_hello(vm.agent_id)
         self.members.seen(vm.agent_id, self.now)
         vm.busy_s += STEP if vm.held else 0.0
-        self.ledger.heartbeat(vm.agent_id, vm.busy_s, 0.0)
+        self.ledger.heartbeat(vm.agent_id, vm.busy_s, 0.0, self.now)
         if not calm and self.rng.random() < 0.01:
             vm.stuck_until = self.now + self.rng.uniform(20, 120)
         if self.now < vm.stuck_until:
@@ -237,6 +240,8 @@ def test_no_history_loses_or_doubles_anything():
         history.run()
         history.note_settled()
         assert len(history.commits) + history.given_up == history.asked, seed
+        history.stored |= history.ledger.dump_changed(history.now)
+        assert history.stored == history.ledger.dump(history.now), seed
         totals["stale"] += history.stale
         totals["resumed"] += history.resumed
         totals["deaths"] += history.deaths
@@ -252,6 +257,21 @@ def test_a_history_repeats_from_its_seed():
     second.run()
     assert first.commits == second.commits
     assert first.ledger.dump(first.now) == second.ledger.dump(second.now)
+
+
+def test_leases_that_no_backup_is_worth_are_left_out_without_a_difference(monkeypatch):
+    short = [History(seed) for seed in range(4)]
+    for history in short:
+        history.run()
+    monkeypatch.setattr(
+        "spotlightd.fleet.scheduler.worth_a_look", lambda leased, pullers, late: list(leased)
+    )
+    for seed, history in enumerate(short):
+        whole = History(seed)
+        whole.run()
+        assert (whole.backups, whole.commits) == (history.backups, history.commits)
+        assert whole.ledger.dump(whole.now) == history.ledger.dump(history.now)
+    assert sum(history.backups for history in short) > 0
 
 
 def test_a_broken_fence_check_is_caught(monkeypatch):

@@ -80,13 +80,22 @@ def test_a_daemons_absence_is_billed_where_the_agent_stayed(ledger):
 
 
 def test_what_was_silent_when_the_daemon_was_killed_is_billed_until_it_was_heard(ledger):
+    assert sum(Ledger.restore(ledger.dump(now=105.0)).classes("a", 500.0).values()) == 0.0
     ledger.heartbeat("a", 0.0, 0.0, heard_at=106.0)
     restored = Ledger.restore(ledger.dump(now=110.0))
     assert sum(restored.classes("a", 500.0).values()) == 12.0
     restored.join("a", "vm", "agent", 2, 3.6, now=130.0, up_s=500.0)  # it was there all along
     assert sum(restored.classes("a", 140.0).values()) == 80.0
     restored = Ledger.restore(restored.dump(now=140.0))
-    assert sum(restored.classes("a", 500.0).values()) == 80.0
+    assert sum(restored.classes("a", 500.0).values()) == 60.0, "its Hello was the last of it"
+
+
+def test_a_trainers_account_is_open_until_the_daemon_ends(ledger):
+    ledger.join("t", "t", "trainer", 1, 1.0, now=100.0)
+    ledger.heartbeat("t", 3.0, 1.0)
+    restored = Ledger.restore(ledger.dump_changed(110.0))
+    assert sum(restored.classes("t", 500.0).values()) == 10.0
+    assert set(ledger.dump_changed(120.0, "t")) == {"t"}
 
 
 def test_busy_time_that_was_not_committed_is_wasted_after_a_kill(ledger):
@@ -117,6 +126,7 @@ def test_a_process_that_starts_anew_counts_on(ledger):
 
 def test_a_restart_keeps_the_account_and_does_not_bill_the_gap(ledger):
     ledger.committed("a", 4.0)
+    ledger.heartbeat("a", 4.0, 0.0, heard_at=110.0)
     restored = Ledger.restore(ledger.dump(now=110.0))
     assert restored.classes("a", 999.0) == ledger.classes("a", 110.0)
 
@@ -134,13 +144,13 @@ EVENTS = st.lists(
 @given(EVENTS)
 @settings(deadline=None)
 def test_any_history_adds_up(events):
-    ledger, now = Ledger(), 0.0
-    for kind, first, second in events:
+    ledger, now, stored = Ledger(), 0.0, {}
+    for number, (kind, first, second) in enumerate(events):
         now += second
         if kind == "join":
             ledger.join("a", "vm", "agent", 2, 1.0, now)
         elif kind == "heartbeat":
-            ledger.heartbeat("a", first, second)
+            ledger.heartbeat("a", first, second, heard_at=now)
         elif kind == "committed":
             ledger.committed("a", first)
         elif kind == "vain":
@@ -148,15 +158,18 @@ def test_any_history_adds_up(events):
         else:
             ledger.left("a", now)
         ledger.validate(now)
-    ledger = Ledger.restore(ledger.dump(now))
-    ledger.validate(now + 10)
+        if number % 3 == 0:
+            stored |= ledger.dump_changed(now)
+    stored |= ledger.dump_changed(now)
+    assert stored == ledger.dump(now + 5), "what was stored piece by piece is the whole"
+    Ledger.restore(stored).validate(now + 10)
 
 
 def test_only_accounts_that_something_was_booked_on_are_written_again(ledger):
     ledger.join("b", "vm-b", "agent", 1, 2.0, 100.0)
     assert set(ledger.dump(110.0)) == {"a", "b"}
     assert ledger.dump_changed(111.0) == {}
-    ledger.heartbeat("a", 5.0, 1.0)
+    ledger.heartbeat("a", 5.0, 1.0, heard_at=112.0)
     ledger.committed("nobody", 1.0)
     first = ledger.dump_changed(112.0)
     assert set(first) == {"a"} and ledger.dump_changed(113.0) == {}

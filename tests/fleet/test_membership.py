@@ -79,6 +79,15 @@ def test_a_trainer_is_not_judged_by_silence(fleet):
     assert [c.agent_id for c in fleet.tick(50)] == ["a"]
 
 
+def test_who_is_lost_is_still_known_when_it_is_told_however_late_the_look(fleet):
+    (lost,) = fleet.tick(1e6)
+    assert lost.state == "lost" and lost.agent_id in fleet.members
+    fleet.validate()
+    (forgotten,) = fleet.tick(1e6)
+    assert forgotten.state == "forgotten" and lost.agent_id not in fleet.members
+    fleet.validate()
+
+
 def test_two_machines_of_one_name_are_two_members(fleet):
     fleet.hello(Member("b", "vm", "agent", 1, joined_at=1, last_seen=1))
     assert len(fleet.members) == 2

@@ -37,6 +37,8 @@ def play(planner, iteration, began=0.0, train_s=20.0, fleet=FLEET, spread=0.2, c
             name = min(queues, key=lambda n: len(queues[n]))
             busy[name] = max(busy[name], now + cost_s) if not queues[name] else busy[name]
             queues[name].append(request)
+        exploration.ranking.validate()
+        planner.state.times.validate(fleet)
     missed = planner.trained(exploration, Moment(began + train_s, fleet))
     return exploration, missed
 

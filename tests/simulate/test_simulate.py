@@ -14,13 +14,14 @@ from spotlightd.dit.degrees import Curve
 from spotlightd.errors import InputError
 from spotlightd.simulate.assumptions import load_assumptions
 from spotlightd.simulate.clock import Clock
-from spotlightd.simulate.command import simulate
+from spotlightd.simulate.command import configure, simulate
 from spotlightd.simulate.durations import Durations
 from spotlightd.simulate.learning import Learner, load_fit
 from spotlightd.simulate.rewards import Fidelity
+from spotlightd.simulate.run import Simulation
 from spotlightd.simulate.traces import load_trace, seat_changes
 from spotlightd.simulate.transfers import arrival_s
-from spotlightd.simulate.variants import VARIANTS
+from spotlightd.simulate.variants import VARIANTS, find_variant
 from spotlightd.simulate.vm import Pace, VirtualVm
 
 CONFIG = Path(__file__).parents[2] / "configs/qwen-image-ocr.toml"
@@ -53,6 +54,20 @@ def test_the_same_seed_gives_the_same_history(trace):
     assert first == second
     assert first.events > 1000 and first.iterations == 14
     assert other.digest != first.digest
+
+
+def test_what_is_kept_up_is_what_it_stands_for_throughout_a_run(trace):
+    variant, given = find_variant("spotlight"), load_assumptions(fleet={"spot_vms": 12})
+    config = configure(CONFIG, SMALL, variant)
+    simulation, looks = Simulation(config, given, variant, load_trace(trace), 1), set()
+
+    def look(_: float) -> None:
+        simulation.daemon.validate()
+        exploring = simulation.cycle.explorer.exploration is not None
+        looks.add((exploring, len(simulation.cycle.moment.agents)))
+
+    assert simulation.run(look).iterations == 14
+    assert len(looks) > 4, "fleets of several sizes, with and without exploration"
 
 
 def test_every_gpu_second_is_paid_once(trace):
