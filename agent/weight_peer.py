@@ -84,6 +84,10 @@ class WeightPeer:
         self._serves = True
         self._answers: dict[Key, asyncio.Future[ww.Peers]] = {}
         self._fetches: dict[Key, asyncio.Task[None]] = {}
+        self._wanted: dict[Key, str] = {}
+        """What each fetch fetches: its folder's root hash."""
+        self._instead: dict[Key, News] = {}
+        """What is fetched as soon as a cancelled fetch of the same version has ended."""
         self._into: dict[Key, Path] = {}
         """Folders that fetches write to: never evicted."""
         self.fetched_from: dict[str, int] = {}
@@ -119,6 +123,7 @@ class WeightPeer:
         self._server.tickets = set()
 
     async def close(self) -> None:
+        self._instead.clear()
         for task in self._fetches.values():
             task.cancel()
         await asyncio.gather(*self._fetches.values(), return_exceptions=True)
@@ -168,24 +173,34 @@ class WeightPeer:
     # --- fetching -----------------------------------------------------------------------------
 
     def _begin(self, key: Key, message: News) -> None:
-        if not message.current or key in self._fetches:
+        if not message.current:
             return
-        for kind, version in list(self._fetches):
-            if kind == key[0] and version <= key[1] - VERSIONS_KEPT:
-                # Nobody serves it any more.
-                self._fetches[kind, version].cancel()
         if isinstance(message, ww.AnnouncedVersion):
             # A base model has no patch, so that its manifest's digest is its root hash.
             root = message.digest
         else:
             root = manifest_digest(message.manifest)
+        if key in self._fetches:
+            if self._wanted[key] != root:
+                # A daemon that was killed repeated the update: nobody serves the older content.
+                self._instead[key] = message
+                self._fetches[key].cancel()
+            return
+        for kind, version in list(self._fetches):
+            if kind == key[0] and version <= key[1] - VERSIONS_KEPT:
+                # Nobody serves it any more.
+                self._fetches[kind, version].cancel()
+        self._wanted[key] = root
         self._into[key] = self._folder(*key, root)
         task = asyncio.create_task(self._fetch(key, message), name=f"fetch {key}")
         self._fetches[key] = task
         task.add_done_callback(lambda task: self._fetched(key, task))
 
     def _fetched(self, key: Key, task: "asyncio.Task[None]") -> None:
-        del self._fetches[key], self._into[key]
+        del self._fetches[key], self._into[key], self._wanted[key]
+        if key in self._instead:
+            self._begin(key, self._instead.pop(key))
+            return
         if not task.cancelled() and (error := task.exception()) is not None:
             why = f"fetching {key[0]} {key[1]}: {type(error).__name__}: {error}"
             self._on_failure(TryAgainError(why))

@@ -8,6 +8,7 @@ on the host.
 
 import mmap
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,8 @@ class Download:
             self._final(place.path)
             if not self._is_there(place):
                 self._missing.setdefault(place.digest, []).append(place)
+        for path in {place.path for places in self._missing.values() for place in places}:
+            self._keep(path)
         for digest in self.missing if held else ():
             view = held.view(digest) if held else None
             if view is not None and self.write(digest, view):
@@ -113,11 +116,20 @@ class Download:
             os.ftruncate(descriptor, size)
 
     def _is_there(self, place: ChunkPlace) -> bool:
-        for path in (self._final(place.path), self._partial(place.path)):
-            data = _pread(path, place.offset, place.size)
-            if data is not None and digest_of(data) == place.digest:
-                return True
-        return False
+        data = _pread(self.path_of(place.path), place.offset, place.size)
+        return data is not None and digest_of(data) == place.digest
+
+    def _keep(self, path: str) -> None:
+        """What an older content of a whole file shares with the new one lies where that grows.
+
+        Raises TryAgainError when the disk is full.
+        """
+        partial, final = self._partial(path), self._final(path)
+        if final.exists() and not partial.exists():
+            try:
+                shutil.copyfile(final, partial)
+            except OSError as error:
+                raise explain(error, partial) from error
 
     def _final(self, path: str) -> Path:
         final = self.folder / path

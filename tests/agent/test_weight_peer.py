@@ -17,7 +17,7 @@ from spotlightd.errors import ExitCode
 from spotlightd.fleet.membership import Member
 from spotlightd.fleet.weights_desk import WeightsDesk
 from spotlightd.weights.chunks import MANIFEST, ChunkStore
-from spotlightd.weights.manifest import encode_manifest, manifest_manifest
+from spotlightd.weights.manifest import build_manifest, encode_manifest, manifest_manifest
 from spotlightd.weights.server import ChunkServer
 from spotlightd.wire import weights as ww
 from spotlightd.wire.codec import LINK
@@ -241,6 +241,28 @@ def test_chunks_that_did_not_change_are_not_fetched_again(tmp_path):
         assert 80_000 <= scene.server.bytes_served - sent <= 80_000 + 2 * CHUNK
         assert same(two, scene.ready["vm", "adapter", 2], "adapter.safetensors")
         assert peer.holds == (1, 2)
+
+    play(tmp_path, script)
+
+
+def test_a_version_that_is_published_anew_ends_the_fetch_of_its_older_content(tmp_path):
+    """A killed daemon repeats the update; what it published before, nobody has any more."""
+    values = np.arange(50_000, dtype=np.float32)
+    lost = build_manifest("adapter", 1, adapter(tmp_path / "p/lost", values), CHUNK)
+
+    async def script(scene):
+        peer = await scene.add("vm")
+        peer.handle(ww.PublishedVersion(lost, True, ()))
+        (older,) = peer._fetches.values()
+        again = adapter(tmp_path / "p/again", values + 1)
+        scene.publish(1, again)
+        await scene.until(lambda: ("vm", "adapter", 1) in scene.ready)
+        assert older.cancelled() and not scene.failures
+        assert same(again, scene.ready["vm", "adapter", 1], "adapter.safetensors")
+        peer.handle(ww.PublishedVersion(lost, True, ()))
+        (last,) = peer._fetches.values()
+        peer.handle(ww.PublishedVersion(lost, True, ()))
+        assert tuple(peer._fetches.values()) == (last,) and not last.cancelling()
 
     play(tmp_path, script)
 

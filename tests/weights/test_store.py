@@ -74,6 +74,26 @@ def test_unchanged_chunks_are_taken_from_the_version_before(published, tmp_path)
     assert download.missing == [second.files[0].chunks[2]] and download.reused == 6
 
 
+def test_another_content_of_a_version_keeps_what_the_two_share(published, tmp_path):
+    """A daemon that was killed may repeat an update, and get other values."""
+    root, first = published
+    to = tmp_path / "to"
+    to.mkdir()
+    before = (root / "model.bin").read_bytes()
+    (to / "model.bin").write_bytes(before)
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "model.bin").write_bytes(before[: 2 * CHUNK] + os.urandom(CHUNK) + before[3 * CHUNK :])
+    second = build_manifest("base", 0, again, CHUNK)
+    download = Download(second, to)
+    assert download.missing == [second.files[0].chunks[2]]
+    assert (to / "model.bin").read_bytes() == before, "others still map it"
+    assert download.write(*chunk(again, second, 2))
+    download.finish()
+    assert (to / "model.bin").read_bytes() == (again / "model.bin").read_bytes()
+    assert Download(first, to).missing == [first.files[0].chunks[2]]
+
+
 def test_a_file_that_was_cut_off_is_served_no_more(published):
     root, manifest = published
     store = ChunkStore()
