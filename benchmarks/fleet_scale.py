@@ -166,11 +166,12 @@ async def play(
         "daemon_memory_mb": memory / 1e6,
         "vanished": float(len(gone)),
         "vanished_held": float(len(held)),
-        "vanished_lease_p99_ms": percentile(after, 99) * 1e3,
         "vanished_daemon_cores": vanish_cores,
         "finished_after_s": done - vanished,
         "resumed_elsewhere": float(seen.resumed),
     }
+    if after:  # A short run has leased everything by then.
+        figures["vanished_lease_p99_ms"] = percentile(after, 99) * 1e3
     return figures | audit(folder, seen, gone, held)
 
 
