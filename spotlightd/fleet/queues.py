@@ -1,7 +1,8 @@
 """Requests that wait, in the order in which they are leased, and leases that may run out. Pure.
 
 Rollout before evaluate before explore (the caller asks in this order), the newest version first,
-resumed before fresh, then as added.
+resumed before fresh, then as added; but what was leased already and given up goes to the front:
+somebody has waited for it longest.
 """
 
 import heapq
@@ -28,8 +29,11 @@ class Queues:
         """Return whether a request of these kinds waits."""
         return any(any(lines) for (kind, _), lines in self._lines.items() if kind in kinds)
 
-    def add(self, entry: Entry) -> None:
-        self._line_of(entry)[entry.request.request_id] = None
+    def add(self, entry: Entry, first: bool = False) -> None:
+        line = self._line_of(entry)
+        line[entry.request.request_id] = None
+        if first:
+            line.move_to_end(entry.request.request_id, last=False)
 
     def remove(self, entry: Entry) -> None:
         del self._line_of(entry)[entry.request.request_id]

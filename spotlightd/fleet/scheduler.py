@@ -11,7 +11,7 @@ rises across restarts; a grant raises it, an expiry alone does not. A holder who
 but was not handed on may therefore still commit, and a superseded one is stale. The store checks
 the fence again where the commit is written.
 
-Order: rollout before evaluate before explore, resumed before fresh, then as added.
+Order: rollout before evaluate before explore, resumed before fresh, given up before as added.
 
 In the last wave of a phase, when nothing that must be done waits any more, idle workers get
 *backup* leases: a second fence on a request that is leased already. Whichever result comes first
@@ -375,7 +375,8 @@ class Scheduler:
             self._lease(entry, backup.holder, backup.fence, backup.deadline)
             return False
         entry.state = "queued"
-        self._queues.add(entry)
+        # What failed goes behind the others, so that the worker that failed it is not the next.
+        self._queues.add(entry, first=keep_progress)
         return True
 
     def _settle(self, entry: Entry, state: RequestState) -> None:

@@ -47,6 +47,20 @@ def test_resumed_goes_before_fresh(scheduler):
     assert grant.reason == "resumed rollout"
 
 
+def test_given_up_goes_before_what_nobody_has_had(scheduler):
+    scheduler.add([make_request("r1"), make_request("r2"), make_request("r3")])
+    request_id, fence = lease_one(scheduler, "a")
+    assert scheduler.hand_back("a", [HeldLease(request_id, fence)]) == ["r1"]
+    assert [lease_one(scheduler, "b")[0] for _ in range(3)] == ["r1", "r2", "r3"]
+
+
+def test_what_failed_goes_behind_the_others(scheduler):
+    scheduler.add([make_request("r1"), make_request("r2")])
+    request_id, fence = lease_one(scheduler, "a")
+    assert scheduler.failed(request_id, fence, final=False) == "again"
+    assert [lease_one(scheduler, "a")[0] for _ in range(2)] == ["r2", "r1"]
+
+
 def test_leases_are_dealt_in_turn(scheduler):
     scheduler.add([make_request(f"r{i}") for i in range(4)])
     scheduler.give("a", 4, [0])
