@@ -262,6 +262,22 @@ def _factors(results: Results) -> Lines:
     yield ""
     yield _idle_techniques(results)
     yield ""
+    yield from _waiting(results)
+
+
+def _waiting(results: Results) -> Lines:
+    """Say why exploration on the critical path does so badly."""
+    waits = results.runs("critical_path", results.ablated)
+    without = results.runs("spot", results.ablated)
+    if not waits or not without:
+        return
+    longer = iteration_s(_mean(waits)) / iteration_s(_mean(without))
+    yield (
+        f"In `critical_path` an iteration takes {longer:.2f} times as long as without exploration: "
+        "the reserved GPUs wait while spot GPUs explore, then train while spot GPUs wait. That is "
+        "this daemon's own such mode; a baseline whose reserved GPUs explore too would wait less."
+    )
+    yield ""
 
 
 def _idle_techniques(results: Results) -> str:
