@@ -8,16 +8,16 @@ A lost agent that speaks again must say Hello again. Identity is the agent's key
 hostname: spot images repeat names.
 """
 
-import heapq
 from dataclasses import dataclass, field
 from typing import Literal
 
+from spotlightd.fleet.looks import Looks
 from spotlightd.wire.messages import Role
 
 State = Literal["live", "suspect", "draining", "lost", "gone"]
 
 
-@dataclass
+@dataclass(slots=True)
 class Member:
     agent_id: str
     name: str
@@ -57,10 +57,8 @@ class Membership:
     members: dict[str, Member] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set, init=False)
     """Agents whose state may have changed since whoever reads it has cleared it."""
-    _looks: list[tuple[float, str]] = field(default_factory=list, init=False)
-    """A heap of (when, agent): a sign of life costs nothing here, and is found by the next look."""
-    _next_look: dict[str, float] = field(default_factory=dict, init=False)
-    """Of each agent; other rows of the heap are void."""
+    _looks: Looks = field(default_factory=Looks, init=False)
+    """At agents: a sign of life costs nothing here, and is found by the next look."""
 
     def hello(self, member: Member) -> Change:
         """A process introduces itself, for the first time or again."""
@@ -112,7 +110,7 @@ class Membership:
     def forget(self, agent_id: str) -> None:
         """Take a member off the list."""
         del self.members[agent_id]
-        self._next_look.pop(agent_id, None)
+        self._looks.forget(agent_id)
         self.touched.add(agent_id)
 
     def tick(self, now: float) -> list[Change]:
@@ -120,21 +118,11 @@ class Membership:
         changes: list[Change] = []
         # Collected first: each is looked at once a tick, so that whoever is told that one is lost
         # still finds it here, however long nobody has looked.
-        for member in self._due(now):
+        for member in [self.members[agent_id] for agent_id in self._looks.pop(now)]:
             changes += self._age(member, now)
             if member.agent_id in self.members:
                 self._look_again(member)
         return changes
-
-    def _due(self, now: float) -> list[Member]:
-        """Take out whose look is due."""
-        found = []
-        while self._looks and self._looks[0][0] <= now:
-            due, agent_id = heapq.heappop(self._looks)
-            if self._next_look.get(agent_id) == due:
-                del self._next_look[agent_id]
-                found.append(self.members[agent_id])
-        return found
 
     def _moved(self, member: Member) -> None:
         """The member's state is another, and so is when its silence matters."""
@@ -143,10 +131,7 @@ class Membership:
 
     def _look_again(self, member: Member) -> None:
         if member.role == "agent":
-            due = member.last_seen + self._patience(member)
-            if self._next_look.get(member.agent_id) != due:
-                self._next_look[member.agent_id] = due
-                heapq.heappush(self._looks, (due, member.agent_id))
+            self._looks.at(member.agent_id, member.last_seen + self._patience(member))
 
     def _patience(self, member: Member) -> float:
         """Silence after which something becomes of a member."""
@@ -172,13 +157,9 @@ class Membership:
 
     def validate(self) -> None:
         """Raise AssertionError where an invariant is broken."""
-        looks = set(self._looks)
-        assert self._next_look.keys() <= self.members.keys()
         for agent_id, member in self.members.items():
             assert member.agent_id == agent_id
             assert (member.left_at is not None) == (member.state in ("lost", "gone")), member
             assert member.last_seen >= member.joined_at, member
             if member.role == "agent":
-                due = self._next_look[agent_id]
-                assert due <= member.last_seen + self._patience(member), member
-                assert (due, agent_id) in looks, member
+                self._looks.validate(agent_id, member.last_seen + self._patience(member))

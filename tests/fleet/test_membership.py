@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from spotlightd.fleet.looks import Looks
 from spotlightd.fleet.membership import Member, Membership
 
 
@@ -121,4 +122,23 @@ def test_a_look_now_and_then_finds_what_a_look_at_all_would():
                 states_of[agent_id] = "suspect"
         wanted = {name: state for name, state in states_of.items() if state != "forgotten"}
         assert {name: member.state for name, member in kept.members.items()} == wanted
-    assert len(kept._looks) < 100, "void rows do not pile up"
+    assert len(kept._looks) < 100, "void names do not pile up"
+
+
+def test_looks_come_by_the_second_each_once():
+    looks = Looks()
+    for name, due in (("a", 7.9), ("b", 7.2), ("c", 12.0), ("d", 7.0)):
+        looks.at(name, due)
+    looks.at("b", 12.5)
+    looks.forget("d")
+    assert list(looks.pop(6.9)) == []
+    found = []
+    for name in looks.pop(7.0):
+        found.append(name)
+        if len(found) < 3:
+            looks.at(f"{name}'", 6.0)
+    assert found == ["a", "a'", "a''"] and len(looks) == 2
+    looks.validate("c", 12.0)
+    with pytest.raises(AssertionError):
+        looks.validate("c", 11.9)
+    assert list(looks.pop(20.0)) == ["c", "b"] and len(looks) == 0

@@ -34,6 +34,7 @@ TESTS_S = 40
 HISTORY = "test_histories.py::test_no_history_loses_or_doubles_anything"
 SUITES = {
     "ledger": ["test_ledger.py", HISTORY],
+    "looks": ["test_membership.py", HISTORY],
     "membership": ["test_membership.py", HISTORY],
     "pullers": ["test_pullers.py", "test_last_wave.py", HISTORY, "test_scheduler.py"],
     "queues": [HISTORY, "test_scheduler.py"],
