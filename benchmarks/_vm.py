@@ -225,7 +225,13 @@ def make_model(torch: Any) -> Any:
     return model
 
 
-def make_request(seed: int, steps: int, window: tuple[int, ...] = (0, 1)) -> Request:
+def make_request(
+    seed: int,
+    steps: int,
+    window: tuple[int, ...] = (0, 1),
+    height: int = 32,
+    width: int = 128,
+) -> Request:
     sigmas = tuple(1 - i / steps for i in range(steps + 1))
-    settings = SamplerSettings(sigmas, "flow_cps", 0.7, window, 1.0, 32, 128)
+    settings = SamplerSettings(sigmas, "flow_cps", 0.7, window, 1.0, height, width)
     return Request(f"r-{seed}", "rollout", 0, "open", PROMPT, "OPEN", seed, 0, settings)
