@@ -88,6 +88,8 @@ class WeightPeer:
         """What each fetch fetches: its folder's root hash."""
         self._instead: dict[Key, News] = {}
         """What is fetched as soon as a cancelled fetch of the same version has ended."""
+        self._overtaken: set[Key] = set()
+        """Fetches that are cancelled because nobody serves their version any more."""
         self._into: dict[Key, Path] = {}
         """Folders that fetches write to: never evicted."""
         self.fetched_from: dict[str, int] = {}
@@ -188,7 +190,7 @@ class WeightPeer:
             return
         for kind, version in list(self._fetches):
             if kind == key[0] and version <= key[1] - VERSIONS_KEPT:
-                # Nobody serves it any more.
+                self._overtaken.add((kind, version))
                 self._fetches[kind, version].cancel()
         self._wanted[key] = root
         self._into[key] = self._folder(*key, root)
@@ -197,7 +199,13 @@ class WeightPeer:
         task.add_done_callback(lambda task: self._fetched(key, task))
 
     def _fetched(self, key: Key, task: "asyncio.Task[None]") -> None:
-        del self._fetches[key], self._into[key], self._wanted[key]
+        folder = self._into.pop(key)
+        del self._fetches[key], self._wanted[key]
+        if key in self._overtaken:
+            self._overtaken.discard(key)
+            if task.cancelled():
+                self._store.drop(*key)
+                _remove(folder)
         if key in self._instead:
             self._begin(key, self._instead.pop(key))
             return
@@ -339,13 +347,18 @@ class WeightPeer:
         for version in self._store.versions("adapter")[:-VERSIONS_KEPT]:
             folder = self._store.drop("adapter", version)
             if folder is not None:
-                for gone in (folder, _beside(folder, PATCH), _beside(folder, MANIFEST)):
-                    shutil.rmtree(gone, ignore_errors=True)
+                _remove(folder)
 
 
 def _beside(folder: Path, part: str) -> Path:
     """Where a version's patch or manifest lies."""
     return folder.with_name(f".{part[1:]}-{folder.name}")
+
+
+def _remove(folder: Path) -> None:
+    """Remove a version's folder, and what lies beside it."""
+    for gone in (folder, _beside(folder, PATCH), _beside(folder, MANIFEST)):
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _owner(folder: Path) -> Path:

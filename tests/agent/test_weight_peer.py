@@ -267,6 +267,26 @@ def test_a_version_that_is_published_anew_ends_the_fetch_of_its_older_content(tm
     play(tmp_path, script)
 
 
+def test_what_came_of_a_version_that_nobody_serves_any_more_is_removed(tmp_path):
+    """A VM that never catches up would fill its memory with parts of old versions otherwise."""
+    values = np.arange(50_000, dtype=np.float32)
+    old = build_manifest("adapter", 1, adapter(tmp_path / "p/1", values), CHUNK)
+
+    async def script(scene):
+        peer = await scene.add("vm")
+        part = tmp_path / "vm/weights/1/adapter.safetensors.part"
+        part.parent.mkdir(parents=True)
+        part.write_bytes(bytes(CHUNK))
+        peer.handle(ww.PublishedVersion(old, True, ()))
+        (older,) = peer._fetches.values()
+        scene.publish(3, adapter(tmp_path / "p/3", values + 1))
+        await scene.until(lambda: ("vm", "adapter", 3) in scene.ready)
+        assert older.cancelled() and not scene.failures
+        assert not part.parent.exists() and scene.ready["vm", "adapter", 3].exists()
+
+    play(tmp_path, script)
+
+
 def test_a_new_ticket_shuts_out_the_oldest_and_transfers_go_on(tmp_path, model):
     async def script(scene):
         scene.desk.publish_base(model)
