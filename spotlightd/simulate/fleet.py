@@ -192,8 +192,7 @@ class VirtualDaemon:
             self.act(lambda cycle: cycle.tick())
 
     def _report(self, vm: VirtualVm) -> None:
-        busy_s, _ = vm.report()
-        self.ledger.heartbeat(vm.agent_id, busy_s, vm.loading_s)
+        self.ledger.heartbeat(vm.agent_id, vm.busy_until_now(), vm.loading_s)
 
     # --- decisions ----------------------------------------------------------------------------
 

@@ -262,8 +262,7 @@ class Simulation:
         self.daemon.act(lambda cycle: cycle.trainer_ready(0))
         self.clock.run(self._going, self.most_s)
         for vm in list(self.daemon.vms.values()):
-            busy_s, _ = vm.report()
-            self.daemon.ledger.heartbeat(vm.agent_id, busy_s, vm.loading_s)
+            self.daemon.ledger.heartbeat(vm.agent_id, vm.busy_until_now(), vm.loading_s)
         return self._outcome()
 
     def _going(self) -> bool:

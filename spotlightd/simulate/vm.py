@@ -76,7 +76,6 @@ class VirtualVm:
         self.jobs: dict[str, Job] = {}
         """All that are not denoised yet, oldest first."""
         self.busy_s = self.loading_s = 0.0
-        self.steps = 0.0
         self._clock, self._port, self._pace = clock, port, pace
         self._running = 0
         self._grouped = False
@@ -114,11 +113,13 @@ class VirtualVm:
         self.jobs.clear()
         return jobs
 
-    def report(self) -> tuple[float, float]:
-        """Return cumulated (busy, denoising steps) until now."""
+    def busy_until_now(self) -> float:
+        """Return cumulated GPU-seconds. Asked at every beat, so nothing is written here."""
+        now, busy_s = self._clock.now, self.busy_s
         for job in self.jobs.values():
-            self._advance(job)
-        return self.busy_s, self.steps
+            if job.rate and now > job.since:
+                busy_s += (now - job.since) * job.gpus
+        return busy_s
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -197,7 +198,6 @@ class VirtualVm:
             job.done = min(job.done + elapsed * job.rate, job.length)
             job.gpu_s += elapsed * job.gpus
             self.busy_s += elapsed * job.gpus
-            self.steps += elapsed * job.rate
             job.since = self._clock.now
 
     def _remove(self, job: Job) -> None:
