@@ -14,14 +14,20 @@ from spotlightd.wire.codec import LINK
 from tests.agent.swarm_scene import CHUNK, play, same
 
 
-def test_a_long_manifest_is_announced_by_its_digest_and_served_by_peers(tmp_path):
-    """An agent of an older protocol gets it whole, and both fetch the same files."""
+@pytest.fixture
+def model(tmp_path):
+    """A model whose manifest is long: it has 61 chunks."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "model.bin").write_bytes(os.urandom(60 * CHUNK + 5))
+    return folder
+
+
+def test_a_long_manifest_is_announced_by_its_digest_and_served_by_peers(tmp_path, model):
+    """An agent of an older protocol gets it whole, and both fetch the same files."""
 
     async def script(scene):
-        scene.desk.publish_base(folder)
+        scene.desk.publish_base(model)
         first = await scene.add("one")
         await scene.until(lambda: ("one", "base", 0) in scene.ready)
         scene.desk.holders.has(("base", 0), "one", 61, complete=True)
@@ -32,7 +38,7 @@ def test_a_long_manifest_is_announced_by_its_digest_and_served_by_peers(tmp_path
         old = await scene.add("old", protocol=(1, 1))
         await scene.until(lambda: ("old", "base", 0) in scene.ready)
         for name in ("one", "two", "old"):
-            assert same(folder, scene.ready[name, "base", 0], "model.bin")
+            assert same(model, scene.ready[name, "base", 0], "model.bin")
         kinds = {n: type(next(reversed(g))) for n, g in scene.greetings.items()}
         assert kinds == {
             "one": ww.AnnouncedVersion,
@@ -46,14 +52,11 @@ def test_a_long_manifest_is_announced_by_its_digest_and_served_by_peers(tmp_path
     play(tmp_path, script, notes=tmp_path / "notes")
 
 
-def test_a_manifest_that_an_agent_has_is_not_fetched_again(tmp_path):
+def test_a_manifest_that_an_agent_has_is_not_fetched_again(tmp_path, model):
     """Restarted, it goes on with its files; and a folder made for room keeps what is served."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "model.bin").write_bytes(os.urandom(60 * CHUNK + 5))
 
     async def script(scene):
-        scene.desk.publish_base(folder)
+        scene.desk.publish_base(model)
         first = await scene.add("one")
         await scene.until(lambda: ("one", "base", 0) in scene.ready)
         await first.close()
