@@ -1,6 +1,7 @@
 """A daemon's desk and server, and agents connected to it by function calls: sockets are real."""
 
 import asyncio
+import os
 
 import zmq
 import zmq.asyncio
@@ -107,6 +108,13 @@ def play(tmp_path, script, **options):
             await scene.close()
 
     asyncio.run(run())
+
+
+def write_model(folder, chunks):
+    """Write a model of so many whole chunks and a short one."""
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(os.urandom(chunks * CHUNK + 5))
+    return folder
 
 
 def adapter(folder, values):

@@ -1,7 +1,6 @@
 """Manifests that are announced by their digest, fetched and served like chunks."""
 
 import asyncio
-import os
 
 import msgspec
 import pytest
@@ -11,16 +10,13 @@ from spotlightd.weights.chunks import MANIFEST
 from spotlightd.weights.manifest import encode_manifest, manifest_manifest
 from spotlightd.wire import weights as ww
 from spotlightd.wire.codec import LINK
-from tests.agent.swarm_scene import CHUNK, play, same
+from tests.agent.swarm_scene import play, same, write_model
 
 
 @pytest.fixture
 def model(tmp_path):
     """A model whose manifest is long: it has 61 chunks."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "model.bin").write_bytes(os.urandom(60 * CHUNK + 5))
-    return folder
+    return write_model(tmp_path / "model", 60)
 
 
 def test_a_long_manifest_is_announced_by_its_digest_and_served_by_peers(tmp_path, model):

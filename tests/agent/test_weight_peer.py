@@ -12,15 +12,12 @@ from spotlightd.errors import ExitCode
 from spotlightd.weights.manifest import build_manifest
 from spotlightd.wire import weights as ww
 from spotlightd.wire.codec import LINK
-from tests.agent.swarm_scene import CHUNK, adapter, play, same
+from tests.agent.swarm_scene import CHUNK, adapter, play, same, write_model
 
 
 @pytest.fixture
 def model(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "model.bin").write_bytes(os.urandom(20 * CHUNK + 5))
-    return folder
+    return write_model(tmp_path / "model", 20)
 
 
 def test_the_second_agent_takes_the_model_from_the_first(tmp_path, model):
