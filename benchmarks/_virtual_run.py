@@ -17,7 +17,7 @@ from spotlightd.config import Config, load
 from spotlightd.dit.sampler import Sampler
 from spotlightd.dit.trajectory import encode_trajectory
 from spotlightd.models import EMBEDDED_DIR
-from spotlightd.planner.cycle import CommittedResult, Cycle
+from spotlightd.planner.cycle import Cycle
 from spotlightd.planner.decisions import (
     AddRequests,
     Decision,
@@ -31,6 +31,7 @@ from spotlightd.planner.plan import CyclePlan
 from spotlightd.planner.seeds import keyed_hash
 from spotlightd.planner.spots import Spot, Spots
 from spotlightd.planner.timing import Moment
+from spotlightd.planner.training import CommittedResult
 from spotlightd.prompts import load_prompts
 from spotlightd.rewards.scoring import Scorer
 from spotlightd.store.blobs import Blobs
@@ -54,8 +55,8 @@ class Hardware:
     decode_s: float = 0.0016
     reward_s: float = 0.05
     """Delay of a batch's rewards, which VMs compute on their CPU beside the next batch."""
-    train_s: float = 1.57
-    """One update on four groups of sixteen."""
+    train_s: float = 0.0245
+    """One rollout's share of an update (1.57 s on four groups of sixteen)."""
     train_spread: float = 0.03
     batch: int = 8
 
@@ -160,7 +161,9 @@ class VirtualRun:
     # --- training, with exploration beside it -------------------------------------------------
 
     def _train(self, message: Train, explorations: list[Request]) -> list[Decision]:
-        seconds = self.hardware.train_s * (1 + self.hardware.train_spread * self._noise.gauss(0, 1))
+        rollouts = sum(len(group.samples) for group in message.groups)
+        spread = 1 + self.hardware.train_spread * self._noise.gauss(0, 1)
+        seconds = self.hardware.train_s * rollouts * spread
         ends = self.now + seconds
         self._explore(explorations, self.now, ends)
         section = self.config.trainer

@@ -1,12 +1,14 @@
 """Does exploration pay? Real training with each of the planner's modes, on a virtual clock.
 
     python benchmarks/exploration.py [--json FILE] [--check] [--out FOLDER] [--seeds 3]
-                                     [--iterations 16] [--modes off,fixed,...]
+                                     [--iterations 16] [--modes off,bandit/4,...]
                                      [--set section.key=value]
 
 Trains the embedded model with the demo's settings and measures the held-out reward along the way
 (`_virtual_run.py` says what is real and what is virtual). Each finished run is kept in --out and
 not repeated, so that the benchmark can be stopped and gone on with.
+
+A mode is one of the planner's; `bandit/4` is `bandit` where 4 of a group's 16 rollouts train.
 
 Reported, against `off`: iterations and virtual seconds to the held-out reward that `off` has at
 its end, as ratios (above 1: sooner); a run that does not get there counts as its own length.
@@ -25,12 +27,11 @@ from _report import finish, make_parser
 from _virtual_run import Hardware, VirtualRun
 
 MODES = ("off", "fixed", "bandit", "critical_path")
+MODES += tuple(f"{mode}/{size}" for size in (8, 4, 2) for mode in ("off", "bandit"))
 EVALUATE_EVERY = 4
 FLAGS = {
     "planner.prompts_per_iteration": "4",
     "planner.group_size": "16",
-    "planner.candidates": "48",
-    "planner.max_candidates": "48",
     "sampler.sde_window_size": "6",
     "trainer.learning_rate": "1.2e-3",
     "trainer.clip_range": "1e-3",
@@ -39,10 +40,22 @@ FLAGS = {
     "run.evaluate_seeds": "2",
     "run.evaluate_every": str(EVALUATE_EVERY),
 }
+CANDIDATES = {
+    "fixed": "planner.candidates",
+    "critical_path": "planner.candidates",
+    "bandit": "planner.max_candidates",
+}
+"""By mode, the key that says how many seeds of a prompt are explored (at most)."""
+MOST_CANDIDATES = "48"
 
 
 def run_one(mode: str, seed: int, iterations: int, changes: dict[str, str]) -> dict[str, Any]:
-    given = {"planner.mode": mode, "run.seed": str(seed), "run.iterations": str(iterations)}
+    name, _, size = mode.partition("/")
+    given = {"planner.mode": name, "run.seed": str(seed), "run.iterations": str(iterations)}
+    if name in CANDIDATES:
+        given[CANDIDATES[name]] = MOST_CANDIDATES
+    if size:
+        given["planner.train_size"] = size
     flags = FLAGS | given | changes
     began = time.process_time()
     run = VirtualRun(flags, Hardware())
@@ -130,7 +143,7 @@ def main() -> int:
     seeds, runs = list(range(1, args.seeds + 1)), {}
     for seed in seeds:
         for mode in args.modes.split(","):
-            path = args.out / f"{mode}-{seed}-{args.iterations}.json"
+            path = args.out / f"{mode.replace('/', '-of-')}-{seed}-{args.iterations}.json"
             if not path.exists():
                 path.write_text(json.dumps(run_one(mode, seed, args.iterations, changes)))
             runs[mode, seed] = json.loads(path.read_text())

@@ -19,7 +19,7 @@ from spotlightd.config import Config
 from spotlightd.fleet.entries import Entry
 from spotlightd.fleet.moment import SpotView
 from spotlightd.fleet.service import TRAINER, FleetService
-from spotlightd.planner.cycle import CommittedResult, Cycle, CycleState
+from spotlightd.planner.cycle import Cycle, CycleState
 from spotlightd.planner.decisions import (
     AddRequests,
     Decision,
@@ -33,6 +33,7 @@ from spotlightd.planner.decisions import (
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
 from spotlightd.planner.timing import Moment
+from spotlightd.planner.training import CommittedResult
 from spotlightd.store.rows import StoredRequest, StoredResult
 from spotlightd.store.store import Store
 from spotlightd.wire.sampling import Request, RequestKind

@@ -66,7 +66,9 @@ class PlannerSection(Section, frozen=True):
     `bandit`: as many seeds and steps as pay within that time."""
     prompts_per_iteration: AtLeastOne = 4
     group_size: Annotated[int, Meta(ge=2)] = 16
-    """Rollouts per prompt that train (K)."""
+    """Rollouts per prompt (K)."""
+    train_size: Annotated[int, Meta(ge=0)] = 0
+    """Of these, the number that trains: those whose rewards spread most; 0: all of them."""
     candidates: Annotated[int, Meta(ge=2)] = 32
     """Seeds per prompt that `critical_path` and `fixed` explore (N)."""
     tail_steps: Annotated[int, Meta(ge=0, le=1000)] = 0

@@ -39,20 +39,9 @@ from spotlightd.planner.measures import (
 )
 from spotlightd.planner.plan import CyclePlan, GroupPlan
 from spotlightd.planner.timing import Moment
+from spotlightd.planner.training import CommittedResult, make_train, train_metrics
 from spotlightd.wire.sampling import Request
-from spotlightd.wire.training import Damaged, Train, Trained, TrainGroup, TrainSample
-
-
-class CommittedResult(msgspec.Struct, frozen=True):
-    """A result as the store holds it."""
-
-    request_id: str
-    scores: dict[str, float]
-    trajectory: str | None
-    """Blob digest; None for exploration and evaluation."""
-    producer: str
-    gpu_s: float = 0.0
-    """GPU-seconds that it took; 0: not known (any more)."""
+from spotlightd.wire.training import Damaged, Trained
 
 
 class CycleState(msgspec.Struct):
@@ -259,10 +248,12 @@ class Cycle:
         state, metrics = self.state, self._rollout_metrics()
         state.phase = "train"
         state.watch.trained(metrics, self.plan.train_reward)
+        reason = "every rollout of the iteration is committed"
+        start = self._start_training(reason)
         decisions: list[Decision] = [
-            PhaseBegins("train", state.iteration, "every rollout of the iteration is committed"),
-            Record(state.iteration, metrics),
-            self._start_training("every rollout of the iteration is committed"),
+            PhaseBegins("train", state.iteration, reason),
+            Record(state.iteration, metrics | train_metrics(start.message)),
+            start,
         ]
         if state.exploring:
             # Damaged trajectories were produced again meanwhile.
@@ -340,27 +331,9 @@ class Cycle:
     # --- what is measured ---------------------------------------------------------------------
 
     def _start_training(self, reason: str) -> StartTraining:
-        rollouts, groups = self._rollouts(), []
-        for group in self.state.groups:
-            rows = [row for row in rollouts[group.prompt_id] if row[1].trajectory is not None]
-            rewards = self.plan.train_rewards([result.scores for _, result in rows])
-            controls = {member.seed for member in group.members if member.role == "control"}
-            samples = tuple(
-                TrainSample(
-                    request_id=request.request_id,
-                    seed=request.seed,
-                    reward=reward,
-                    trajectory=result.trajectory or "",
-                    producer=result.producer,
-                    control=request.seed in controls,
-                )
-                for (request, result), reward in zip(rows, rewards, strict=True)
-            )
-            if samples:
-                groups.append(TrainGroup(group.prompt_id, rows[0][0], samples))
-        return StartTraining(
-            Train(self.state.iteration, self.state.iteration, tuple(groups)), reason
-        )
+        state = self.state
+        message = make_train(self.plan, state.groups, self._rollouts(), state.iteration)
+        return StartTraining(message, reason)
 
     def _rollouts(self) -> dict[str, list[tuple[Request, CommittedResult]]]:
         """Return the committed rollouts of each prompt."""

@@ -100,6 +100,26 @@ def select_seeds(
     return controls + chosen, informative
 
 
+def most_contrasting(
+    rewards: Sequence[float], seeds: Sequence[int], size: int, tie_key: int
+) -> list[int]:
+    """Return which rollouts of a group spread most in their rewards: places, in order.
+
+    Args:
+        rewards, seeds: of the rollouts.
+        size: how many at most; 0: all.
+        tie_key: keys the order of equal rewards.
+
+    Where all rewards are equal, any `size` of them are returned.
+    """
+    if not 0 < size < len(rewards):
+        return list(range(len(rewards)))
+    pairs = list(zip(rewards, seeds, strict=True))
+    chosen, _ = _most_contrasting(_contenders(pairs, size, tie_key), size)
+    kept = {choice.seed for choice in chosen}
+    return [place for place, seed in enumerate(seeds) if seed in kept]
+
+
 def _contenders(
     scored: Sequence[tuple[float, int]], wanted: int, tie_key: int
 ) -> list[tuple[float, int, int]]:

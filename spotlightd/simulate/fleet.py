@@ -12,7 +12,7 @@ from spotlightd.fleet.ledger import Ledger
 from spotlightd.fleet.membership import Member, Membership
 from spotlightd.fleet.moment import SpotView
 from spotlightd.fleet.scheduler import Scheduler
-from spotlightd.planner.cycle import CommittedResult, Cycle
+from spotlightd.planner.cycle import Cycle
 from spotlightd.planner.decisions import (
     AddRequests,
     Decision,
@@ -23,6 +23,7 @@ from spotlightd.planner.decisions import (
     StartTraining,
     StopRequests,
 )
+from spotlightd.planner.training import CommittedResult
 from spotlightd.simulate.clock import Clock
 from spotlightd.simulate.vm import Job, VirtualVm
 from spotlightd.wire.messages import HeldLease

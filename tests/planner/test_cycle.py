@@ -3,7 +3,7 @@
 import pytest
 
 from spotlightd.config import load
-from spotlightd.planner.cycle import CommittedResult, Cycle
+from spotlightd.planner.cycle import Cycle
 from spotlightd.planner.decisions import (
     AddRequests,
     PhaseBegins,
@@ -13,6 +13,7 @@ from spotlightd.planner.decisions import (
     StopRequests,
 )
 from spotlightd.planner.plan import CyclePlan, PromptSpec
+from spotlightd.planner.training import CommittedResult
 from spotlightd.wire.sampling import AVERAGES_FROM
 from spotlightd.wire.training import Damaged, Trained
 

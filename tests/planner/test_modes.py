@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from spotlightd.planner.cycle import CommittedResult, Cycle, CycleState
+from spotlightd.planner.cycle import Cycle, CycleState
 from spotlightd.planner.decisions import (
     AddRequests,
     PhaseBegins,
@@ -16,6 +16,7 @@ from spotlightd.planner.plan import CyclePlan
 from spotlightd.planner.seeds import shorten_tail
 from spotlightd.planner.spots import Spot, Spots
 from spotlightd.planner.timing import Moment
+from spotlightd.planner.training import CommittedResult
 from tests.planner.test_cycle import make_cycle, of, run_to_training, score, trained
 
 BANDIT = {"planner.mode": "bandit", "planner.max_candidates": "32"}
