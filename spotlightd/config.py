@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from spotlightd.config_checks import check_trainer, unused
+from spotlightd.config_checks import check_planner, check_trainer, unused
 from spotlightd.errors import ConfigError
 from spotlightd.sections import Config
 
@@ -96,6 +96,7 @@ def _checked(raw: Tables, layers: Sequence[Origins]) -> tuple[Config, Origins]:
     config = _convert(raw, origins)
     _check_finite(config, origins)
     _check_together(config)
+    check_planner(config)
     check_trainer(config)
     _refuse_unused(config, layers)
     return config, {key: origins.get(key, DEFAULT) for key in all_keys()}
@@ -225,7 +226,7 @@ def _refuse_unused(config: Config, layers: Sequence[Origins]) -> None:
 
 def _check_together(config: Config) -> None:
     """Check what no single key can say. Messages name both keys and the cure."""
-    sampler, planner, trainer = config.sampler, config.planner, config.trainer
+    sampler, trainer = config.sampler, config.trainer
     last = max(sampler.sde_window_starts, default=-1) + sampler.sde_window_size
     if not sampler.sde_window_starts or last > sampler.num_steps - 1:
         raise ConfigError(
@@ -241,17 +242,6 @@ def _check_together(config: Config) -> None:
         raise ConfigError(
             "trainer.clip_range_nats needs a density, and with sampler.sde_form = 'flow_cps' the "
             "log-prob is none: give trainer.clip_range"
-        )
-    key = "max_candidates" if planner.mode == "bandit" else "candidates"
-    if getattr(planner, key) < planner.group_size and planner.mode != "off":
-        raise ConfigError(
-            f"planner.{key} {getattr(planner, key)} is below planner.group_size "
-            f"{planner.group_size}: raise it, or set planner.mode = 'off'"
-        )
-    if planner.rank_by not in config.rewards.names:
-        raise ConfigError(
-            f"planner.rank_by '{planner.rank_by}' is not scored: add it to rewards.report "
-            f"{list(config.rewards.report)}"
         )
     if not config.fleet.heartbeat_s < config.fleet.suspect_s < config.fleet.lost_s:
         raise ConfigError("fleet: heartbeat_s < suspect_s < lost_s must hold")

@@ -91,6 +91,32 @@ def _toml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
+def check_planner(config: "Config") -> None:
+    """Check what the planner's keys say together; ConfigError names both keys and the cure."""
+    planner, size = config.planner, config.planner.train_size
+    key = "max_candidates" if planner.mode == "bandit" else "candidates"
+    if getattr(planner, key) < planner.group_size and planner.mode != "off":
+        raise ConfigError(
+            f"planner.{key} {getattr(planner, key)} is below planner.group_size "
+            f"{planner.group_size}: raise it, or set planner.mode = 'off'"
+        )
+    if planner.rank_by not in config.rewards.names:
+        raise ConfigError(
+            f"planner.rank_by '{planner.rank_by}' is not scored: add it to rewards.report "
+            f"{list(config.rewards.report)}"
+        )
+    if size == 1 or size > planner.group_size:
+        raise ConfigError(
+            f"planner.train_size {size} of planner.group_size {planner.group_size}: at least 2 "
+            f"rollouts of a group must train, and at most all of them; 0 is all"
+        )
+    if size and config.trainer.normalise_over == "control":
+        raise ConfigError(
+            f"trainer.normalise_over = 'control' takes the mean of a group's control seeds, and "
+            f"planner.train_size = {size} leaves most of them out: leave one of the two out"
+        )
+
+
 def check_trainer(config: "Config") -> None:
     """Check what the trainer's keys say together; ConfigError names both keys and the cure."""
     run, sampler, trainer, rewards = config.run, config.sampler, config.trainer, config.rewards

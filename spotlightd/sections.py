@@ -68,7 +68,7 @@ class PlannerSection(Section, frozen=True):
     group_size: Annotated[int, Meta(ge=2)] = 16
     """Rollouts per prompt (K)."""
     train_size: Annotated[int, Meta(ge=0)] = 0
-    """Of these, the number that trains: those whose rewards spread most; 0: all of them."""
+    """How many of them train: the ones whose rewards spread most; 0: all."""
     candidates: Annotated[int, Meta(ge=2)] = 32
     """Seeds per prompt that `critical_path` and `fixed` explore (N)."""
     tail_steps: Annotated[int, Meta(ge=0, le=1000)] = 0

@@ -148,6 +148,12 @@ def test_the_environment_of_this_process_is_the_default(monkeypatch):
         ({"run.early_stop": "2"}, "run.evaluate_every = 0"),
         ({"trainer.ema_decay": "0.9", "run.trainer_rolls_out": "false"}, "by the trainer alone"),
         ({"trainer.ranks": "2", "trainer.device": "cuda:1"}, "is one device"),
+        ({"planner.train_size": "1"}, "at least 2 rollouts of a group must train"),
+        ({"planner.train_size": "17"}, "train_size 17 of planner.group_size 16"),
+        (
+            {"planner.train_size": "8", "trainer.normalise_over": "control"},
+            "leaves most of them out",
+        ),
     ],
 )
 def test_an_option_without_effect_is_an_error_and_not_ignored(tmp_path, flags, message):

@@ -85,6 +85,7 @@ def estimate(
     rate = _rate(config, gpu)
     planner, trained = config.planner, config.sampler.sde_window_size
     rollouts = planner.prompts_per_iteration * planner.group_size
+    train = planner.prompts_per_iteration * (planner.train_size or planner.group_size)
     sampling = rollouts * config.sampler.num_steps * flops
     rolls = held if config.run.trainer_rolls_out else 0
     return Estimate(
@@ -98,7 +99,7 @@ def estimate(
         worker <= room,
         trainer <= room,
         sampling / (rate * max(rolls + spot, 1)),
-        rollouts * trained * flops * _train_forwards(config, recomputed) / (rate * held),
+        train * trained * flops * _train_forwards(config, recomputed) / (rate * held),
     )
 
 

@@ -1,6 +1,7 @@
 """The plan that `spotlightd check` prints, with every assumption behind its figures."""
 
 from spotlightd.config import Config
+from spotlightd.sections import PlannerSection
 from spotlightd.sizing.estimate import (
     ACTIVATIONS_KEPT,
     RESERVE,
@@ -37,7 +38,7 @@ def plan_lines(
         ("sample", f"{size_text}, {needed.tokens} tokens, {sampler.num_steps} steps, "
          f"{_guidance(config, needed)}"),
         ("iteration", f"{rollouts} rollouts ({planner.prompts_per_iteration} prompts x "
-         f"{planner.group_size}), {sampler.sde_window_size} trained steps each"),
+         f"{planner.group_size}), {_share(planner)}{sampler.sde_window_size} trained steps each"),
         ("GPUs needed", f"{needed.trainer_gpus} reserved to train{_verdict(needed.trainer_fits)}; "
          f"spot GPUs hold a model each{_verdict(needed.worker_fits)}"),
         ("GPUs planned", f"{reserved} reserved, {spot} spot, {gpu.name} with {gpu.memory_gb:g} GB"),
@@ -48,6 +49,11 @@ def plan_lines(
         ("cost", f"{cost:.4g} {ledger.currency} an iteration, "
          f"{cost * config.run.iterations:.4g} for {config.run.iterations}"),
     ]  # fmt: skip
+
+
+def _share(planner: PlannerSection) -> str:
+    """Say how many of a group train, where not all of them do."""
+    return f"of which {planner.train_size} a prompt train, " if planner.train_size else ""
 
 
 def assumptions(config: Config, size: ModelSize, gpu: Gpu) -> list[str]:
