@@ -79,6 +79,14 @@ CASES = {
     "boot_600_s": Case("boots of 600 s instead of 120 s", given={"boot": {"boot_s": 600.0}}),
 }
 """By name. None of them is used for any figure but its own."""
+SIZES = {
+    f"{trained}_of_{size}": Case(
+        f"{trained} of {size}",
+        {"planner.group_size": str(size), "planner.train_size": str(trained)},
+    )
+    for size, trained in ((16, 8), (16, 4), (16, 2), (8, 4), (8, 2))
+}
+"""By name: how many of a group's rollouts train; departures too."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ class Cells:
         self._changes = changes or {}
 
     def _inputs(self, cell: Cell) -> tuple[Config, Assumptions, Variant, Trace]:
-        case = CASES[cell.case] if cell.case else Case("as published")
+        case = (CASES | SIZES)[cell.case] if cell.case else Case("as published")
         variant = VARIANTS[cell.variant]
         if variant.spot and not case.reserved_rolls_out:
             variant = replace(variant, reserved_rolls_out=False)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from _cells import CASES, TASKS, Cell, make_cell
+from _cells import CASES, SIZES, TASKS, Cell, make_cell
 
 from spotlightd.simulate.variants import ABLATIONS, BASELINES
 
 SIDES = (512, 1280)
-BASE, MORE, SYSTEM = "reserved", "reserved_3x", "spotlight"
-CORE = (BASE, MORE, "spot", SYSTEM)
+BASE, SUBSET, MORE, SYSTEM = "reserved", "reserved_subset", "reserved_3x", "spotlight"
+CORE = (BASE, SUBSET, MORE, "spot", SYSTEM)
 """Variants that are run in every setting; the others with the first trace and task only."""
 
 
@@ -21,6 +21,7 @@ class Grid:
     seeds: Sequence[int] = (1, 2, 3)
     cases: Sequence[str] = tuple(CASES)
     case_seeds: Sequence[int] = (1,)
+    sizes: Sequence[str] = tuple(SIZES)
     ablations: Sequence[str] = tuple(variant.name for variant in ABLATIONS)
 
     @property
@@ -48,6 +49,9 @@ class Grid:
                     yield make_cell(variant, side, task, first, seed)
             for variant in self.ablations:
                 yield make_cell(variant, self.ablated_side, task, first, seed)
+            for case in self.sizes:
+                for variant in (SUBSET, SYSTEM):
+                    yield make_cell(variant, self.sides[0], task, first, seed, case)
             for case in self.cases:
                 yield make_cell("spot", self.sides[0], task, first, seed, case)
                 if seed in self.case_seeds:

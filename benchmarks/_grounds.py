@@ -10,7 +10,7 @@ from _ratios import spread, times
 from _results import IDLE_POINTS, PAPER_IDLE, Results
 
 from spotlightd.simulate.assumptions import Assumptions, Sourced
-from spotlightd.simulate.learning import load_fit
+from spotlightd.simulate.learning import FittedCurve, load_fit
 
 SOURCES = {
     "p3-trace": "Bamboo's traces/p3-trace.csv (github.com/uclasystem/bamboo, MIT), AWS p3",
@@ -79,24 +79,30 @@ def _case_row(results: Results, case: str, title: str) -> str:
 
 def kinds(results: Results) -> Lines:
     fit = load_fit()
-    draws = sorted(fit.draws)
     yield "## What is measured, modelled and assumed"
     yield ""
     yield (
         "**Real code**: planner, scheduler, leases, fences, step commits, backup leases, "
         "sequence-parallel plans, membership, the weight swarm's decisions, the ledger. "
         "**Modelled**: how long everything takes, when VMs are lost, which reward a seed gets, how "
-        "the policy improves. An iteration's progress is the realised variance of its groups over "
-        f"that of random seeds, to the power {fit.exponent:g} (fitted to "
-        f"{_fitted_runs(fit.points)} real runs of the embedded model; each seed draws one of "
-        f"{len(draws)} bootstrap fits, {draws[0]:g} to {draws[-1]:g}), so the ± above carry that "
-        "doubt. What a model takes from elsewhere:"
+        "the policy improves. An iteration's progress is the realised variance of what trains over "
+        f"that of random seeds, to the power {fit.variance_exponent:g}, times the share of a group "
+        f"that trains, to the power {fit.share_exponent:g} (fitted to {_fitted_runs(fit.points)} "
+        f"real runs of the embedded model; each seed draws one of {len(fit.draws)} bootstrap fits, "
+        f"{_between(fit, 0)} and {_between(fit, 1)}), so the ± above carry that doubt. What a "
+        "model takes from elsewhere:"
     )
     yield ""
     yield from table("assumptions", "kind", "from")
     for name, group in _groups(results.given):
         yield row(f"`{name}`", group.kind, group.source)
     yield ""
+
+
+def _between(fit: FittedCurve, place: int) -> str:
+    """Return the range of one exponent over the bootstrap."""
+    values = [draw[place] for draw in fit.draws]
+    return f"{min(values):g} to {max(values):g}"
 
 
 def _fitted_runs(points: Sequence[tuple[str, int, int, float, float]]) -> int:

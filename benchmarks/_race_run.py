@@ -51,11 +51,13 @@ class Settings:
     reserved_price: float
     spot_price: float
     """Of one VM's hour: a core's price over the number of VMs that share it."""
+    train_size: int
+    """Rollouts of a group that train, in the variants that do not train all of them."""
 
 
 def changes_of(variant: Variant, settings: Settings, seed: int) -> dict[str, str]:
     """Return the keys of the configuration that this run changes of the demo's."""
-    own = dict(variant.changes)
+    own = {"planner.train_size": str(settings.train_size)} | variant.changes
     if not variant.reserved_rolls_out:
         own["run.trainer_rolls_out"] = "false"
     return own | {

@@ -131,16 +131,16 @@ def against(reached: Sequence[float], least: float, most: float | None = None) -
 def why_time(base: Outcome, system: Outcome) -> str:
     """Say where the time of this system goes, and what that bounds."""
     gain = gain_of(base, system)
-    alone = base.rollout_s + base.train_s
-    bound = alone / system.train_s
+    fewer = gain.convergence >= 1
+    iterations = gain.convergence if fewer else 1 / gain.convergence
+    bound = iteration_s(base) / system.train_s
     return (
-        f"Of an iteration's {iteration_s(system):.0f} s the reserved GPUs train for "
-        f"{system.train_s:.0f} s, which no spot GPU shortens, and rollouts take "
-        f"{system.rollout_s:.0f} s in place of {base.rollout_s:.0f} s. Rollouts in no time at all "
-        f"would make iterations {bound:.2f} times shorter; {gain.utilisation:.2f} is reached. "
-        f"Exploration saves {gain.convergence:.2f} times the iterations, which together is "
-        f"{gain.time:.2f}. At most {bound * gain.convergence:.2f} were possible so; more needs "
-        f"shorter training, or fewer iterations."
+        f"An iteration takes {iteration_s(system):.0f} s in place of {iteration_s(base):.0f}: "
+        f"rollouts take {system.rollout_s:.0f} s in place of {base.rollout_s:.0f}, and training "
+        f"{system.train_s:.0f} s in place of {base.train_s:.0f}. That is {gain.utilisation:.2f} "
+        f"times shorter; with {iterations:.2f} times {'fewer' if fewer else 'more'} iterations it "
+        f"makes {gain.time:.2f} times less time. Rollouts in no time at all would make iterations "
+        f"{bound:.2f} times shorter."
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from _cells import Cell, make_cell
-from _grid import BASE, MORE, SYSTEM, Grid
+from _grid import BASE, MORE, SUBSET, SYSTEM, Grid
 from _ratios import DISCOUNTS, cost_at, paired, spread
 
 from spotlightd.simulate.assumptions import Assumptions
@@ -42,27 +42,51 @@ class Results:
         cells = {s: make_cell(variant, *setting, s, case) for s in self.grid.seeds}
         return {seed: self.outcomes[cell] for seed, cell in cells.items() if cell in self.outcomes}
 
-    def time_ratios(self, base: str, other: str, setting: Setting, case: str = "") -> list[float]:
-        """Return how many times sooner the other is, by seed."""
-        first, second = self.runs(base, setting, case), self.runs(other, setting, case)
+    def time_ratios(
+        self,
+        base: str,
+        other: str,
+        setting: Setting,
+        case: str = "",
+        base_case: str | None = None,
+    ) -> list[float]:
+        """Return how many times sooner the other is, by seed.
+
+        Args:
+            base_case: of the base; None: the other's.
+        """
+        first = self.runs(base, setting, case if base_case is None else base_case)
+        second = self.runs(other, setting, case)
         return paired(
             {seed: o.time_s for seed, o in first.items()},
             {seed: o.time_s for seed, o in second.items()},
         )
 
     def cost_ratios(
-        self, base: str, other: str, setting: Setting, discount: float | None = None, case: str = ""
+        self,
+        base: str,
+        other: str,
+        setting: Setting,
+        discount: float | None = None,
+        case: str = "",
+        base_case: str | None = None,
     ) -> list[float]:
         """Return how many times cheaper the other is, by seed.
 
         Args:
             discount: of spot GPUs; None: at the assumed prices.
+            base_case: of the base; None: the other's.
         """
-        first, second = self.runs(base, setting, case), self.runs(other, setting, case)
+        first = self.runs(base, setting, case if base_case is None else base_case)
+        second = self.runs(other, setting, case)
         return paired(
             {seed: self._cost(o, discount) for seed, o in first.items()},
             {seed: self._cost(o, discount) for seed, o in second.items()},
         )
+
+    @property
+    def group_size(self) -> int:
+        return self.given.learning.group_size
 
     def _cost(self, outcome: Outcome, discount: float | None) -> float:
         if discount is None:
@@ -90,7 +114,7 @@ class Results:
         """Return the headline figures by name, for JSON and for the checks of targets."""
         found: dict[str, float] = {}
         for which in ("time", "cost"):
-            for base in (BASE, MORE, "spot"):
+            for base in (BASE, SUBSET, MORE, "spot"):
                 means = self.means(which, base)
                 found[f"{which}_over_{base}_worst"] = min(means)
                 found[f"{which}_over_{base}_best"] = max(means)

@@ -8,7 +8,8 @@ Trains the embedded model with the demo's settings and measures the held-out rew
 (`_virtual_run.py` says what is real and what is virtual). Each finished run is kept in --out and
 not repeated, so that the benchmark can be stopped and gone on with.
 
-A mode is one of the planner's; `bandit/4` is `bandit` where 4 of a group's 16 rollouts train.
+A mode is one of the planner's; `bandit/4` is `bandit` where 4 of a group's 16 rollouts train, and
+`bandit/4/8` where 4 of 8 do.
 
 Reported, against `off`: iterations and virtual seconds to the held-out reward that `off` has at
 its end, as ratios (above 1: sooner); a run that does not get there counts as its own length.
@@ -27,7 +28,8 @@ from _report import finish, make_parser
 from _virtual_run import Hardware, VirtualRun
 
 MODES = ("off", "fixed", "bandit", "critical_path")
-MODES += tuple(f"{mode}/{size}" for size in (8, 4, 2) for mode in ("off", "bandit"))
+SIZES = ("8", "4", "2", "4/8", "2/8")
+MODES += tuple(f"{mode}/{size}" for size in SIZES for mode in ("off", "bandit"))
 EVALUATE_EVERY = 4
 FLAGS = {
     "planner.prompts_per_iteration": "4",
@@ -50,12 +52,14 @@ MOST_CANDIDATES = "48"
 
 
 def run_one(mode: str, seed: int, iterations: int, changes: dict[str, str]) -> dict[str, Any]:
-    name, _, size = mode.partition("/")
+    name, size, group_size = (*mode.split("/"), "", "")[:3]
     given = {"planner.mode": name, "run.seed": str(seed), "run.iterations": str(iterations)}
     if name in CANDIDATES:
         given[CANDIDATES[name]] = MOST_CANDIDATES
     if size:
         given["planner.train_size"] = size
+    if group_size:
+        given["planner.group_size"] = group_size
     flags = FLAGS | given | changes
     began = time.process_time()
     run = VirtualRun(flags, Hardware())
@@ -143,7 +147,7 @@ def main() -> int:
     seeds, runs = list(range(1, args.seeds + 1)), {}
     for seed in seeds:
         for mode in args.modes.split(","):
-            path = args.out / f"{mode.replace('/', '-of-')}-{seed}-{args.iterations}.json"
+            path = args.out / f"{mode.replace('/', '-')}-{seed}-{args.iterations}.json"
             if not path.exists():
                 path.write_text(json.dumps(run_one(mode, seed, args.iterations, changes)))
             runs[mode, seed] = json.loads(path.read_text())

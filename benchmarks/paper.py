@@ -92,7 +92,7 @@ def main() -> int:
     traces = {trace.name: trace for trace in map(load_trace, args.trace)}
     grid = Grid(tuple(traces), seeds=tuple(range(1, args.seeds + 1)))
     if args.quick:
-        grid = Grid(tuple(traces), SIDES[:1], grid.tasks[:1], (1, 2), (), (), ())
+        grid = Grid(tuple(traces), SIDES[:1], grid.tasks[:1], (1, 2), (), (), (), ())
     cells = Cells(traces, args.assumptions, args.cache)
     outcomes = cells.all_of(grid.cells(), Console())
     results = Results(grid, outcomes, load_assumptions(args.assumptions))

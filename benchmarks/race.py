@@ -1,6 +1,6 @@
 """A race for real: to the same held-out reward, on a reserved core with and without spot VMs.
 
-    python benchmarks/race.py --trace FILE [--out FOLDER] [--variants reserved,spot,spotlight]
+    python benchmarks/race.py --trace FILE [--out FOLDER] [--variants reserved,...]
                               [--repeats 3] [--seed 1] [--target 0.7] [--json FILE] [--check]
 
 The embedded model trains with the demo's settings, by the commands that users type. The reserved
@@ -89,7 +89,7 @@ def make_arguments() -> argparse.ArgumentParser:
     parser = make_parser(__doc__)
     parser.add_argument("--trace", type=Path, help="spot trace that the VMs follow")
     parser.add_argument("--out", type=Path, default=Path("race-out"))
-    parser.add_argument("--variants", default=f"{BASE},spot,{SYSTEM}")
+    parser.add_argument("--variants", default=f"{BASE},reserved_subset,spot,{SYSTEM}")
     parser.add_argument("--repeats", type=int, default=3, help="seeds")
     parser.add_argument("--seed", type=int, default=1, help="the first of them")
     parser.add_argument("--target", type=float, default=0.7, help="held-out reward")
@@ -98,6 +98,9 @@ def make_arguments() -> argparse.ArgumentParser:
     parser.add_argument("--evaluate-every", type=int, default=4)
     parser.add_argument("--speed", type=float, default=20.0, help="of the trace")
     parser.add_argument("--vms", type=int, default=2, help="spot VMs that share the spot core")
+    parser.add_argument(
+        "--train-size", type=int, default=4, help="rollouts of a group that train, of 16"
+    )
     parser.add_argument("--most", type=int, default=-1, help="new runs at most; -1: all")
     return parser
 
@@ -121,6 +124,7 @@ def main() -> int:
         vms=args.vms,
         reserved_price=PRICES.reserved_price,
         spot_price=PRICES.spot_price / args.vms,
+        train_size=args.train_size,
     )
     # What was started has sessions of its own: it ends only with the race's word.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

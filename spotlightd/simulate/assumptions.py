@@ -96,7 +96,10 @@ class FidelityTable(Sourced, frozen=True):
 
 
 class Learning(Sourced, frozen=True):
-    exponent: float
+    group_size: Count
+    """Rollouts of a group that trains whole and random: a progress of 1."""
+    variance_exponent: float
+    share_exponent: float
 
 
 class Task(Sourced, frozen=True):

@@ -1,11 +1,13 @@
-"""How a policy gets better: a curve over iterations, faster where groups spread more.
+"""How a policy gets better: faster where groups spread more, slower where less of them trains.
 
-    progress  += (V / V_random) ^ exponent       per iteration, V the variance of its groups
+    progress  += (V / V_random) ^ a  (k / k0) ^ b      per iteration
     level(x)   = start + (ceiling - start) (1 - exp(-x / tau))
 
-With random seeds an iteration is a progress of 1 (in expectation). The exponent is fitted to real
-runs (`benchmarks/learning_curve.py` writes `learning_curve.json`), with bootstrap draws that carry
-its uncertainty into every simulation.
+V is the variance of what trains (unbiased, mean over groups), which are k rollouts of a group. With
+k0 random seeds that all train an iteration is a progress of 1 (in expectation). Were the gradient's
+noise all that counts, both exponents would be 1/2. They are fitted to real runs
+(`benchmarks/learning_curve.py` writes `learning_curve.json`), with bootstrap draws that carry their
+uncertainty into every simulation.
 """
 
 import json
@@ -14,6 +16,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import variance
 
 import msgspec
 
@@ -26,15 +29,16 @@ class FittedCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the fit found, beside what it was fitted to."""
 
     script: str
-    exponent: float
+    variance_exponent: float
+    share_exponent: float
     tau: float
     """Iterations with random seeds."""
     rise: float
     """Held-out reward at the ceiling less that at the start."""
     rms: float
     """Of the residuals, in held-out reward."""
-    draws: tuple[float, ...]
-    """The exponent in resampled sets of runs."""
+    draws: tuple[tuple[float, float], ...]
+    """Both exponents in resampled sets of runs."""
     points: tuple[tuple[str, int, int, float, float], ...]
     """(mode, seed, version, cumulated progress, rise of the held-out reward)."""
 
@@ -43,17 +47,22 @@ def load_fit(path: Path = FITTED) -> FittedCurve:
     return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), FittedCurve)
 
 
-def drawn_exponent(seed: int, fit: FittedCurve) -> float:
-    """Return one of the bootstrap's exponents."""
+def drawn_exponents(seed: int, fit: FittedCurve) -> tuple[float, float]:
+    """Return one of the bootstrap's pairs."""
     return random.Random(f"exponent:{seed}").choice(fit.draws)
 
 
 @dataclass
 class Learner:
-    """The level of every version so far. Invariant: `levels[v]` exists for each trained version."""
+    """The level of every version so far. Invariant: `levels[v]` exists for each trained version.
+
+    Args:
+        exponents: of the variance and of the number that trains.
+        group_size: k0.
+    """
 
     task: Task
-    exponent: float
+    exponents: tuple[float, float]
     group_size: int
     progress: float = 0.0
     levels: list[float] = field(default_factory=list)
@@ -72,15 +81,20 @@ class Learner:
     def reached(self) -> bool:
         return self.levels[-1] >= self.task.target - 1e-12
 
-    def trained(self, groups: Sequence[float], random_groups: Sequence[float]) -> None:
-        """One update.
+    def trained(
+        self, groups: Sequence[Sequence[float]], random_variances: Sequence[float]
+    ) -> float:
+        """One update; return the variance of what trained over that of random seeds.
 
         Args:
-            groups: variance of each group that trained (population variance).
-            random_groups: variance of its prompt's reward between random seeds.
+            groups: rewards of each group's rollouts that trained.
+            random_variances: variance of its prompt's reward between random seeds.
         """
-        # K seeds have (K - 1) / K of the variance of all, in expectation.
-        expected = sum(random_groups) * (1 - 1 / self.group_size)
-        ratio = sum(groups) / expected if expected > 0 else 0.0
-        self.progress += ratio**self.exponent
+        expected, trained = sum(random_variances), sum(map(len, groups))
+        spread = sum(variance(group) for group in groups if len(group) > 1)
+        ratio = spread / expected if expected > 0 else 0.0
+        share = trained / (len(groups) * self.group_size)
+        by_variance, by_share = self.exponents
+        self.progress += ratio**by_variance * share**by_share
         self.levels.append(self._level())
+        return ratio

@@ -7,7 +7,7 @@ train --> Learner: what the realised group variance was worth  (fitted to real r
 
 import random
 from collections.abc import Callable
-from statistics import fmean, pvariance
+from statistics import fmean
 
 from spotlightd.config import Config
 from spotlightd.errors import ConfigError
@@ -18,7 +18,7 @@ from spotlightd.simulate.assumptions import Assumptions
 from spotlightd.simulate.clock import Clock
 from spotlightd.simulate.durations import Durations
 from spotlightd.simulate.fleet import TRAINER, VirtualDaemon
-from spotlightd.simulate.learning import Learner, drawn_exponent, load_fit
+from spotlightd.simulate.learning import Learner, drawn_exponents, load_fit
 from spotlightd.simulate.outcome import Outcome, Usage
 from spotlightd.simulate.rewards import Fidelity, RewardModel
 from spotlightd.simulate.traces import Trace, is_silent, seat_changes
@@ -67,10 +67,13 @@ class Simulation:
         sigmas = tuple(1 - i / steps for i in range(steps + 1))
         prompts = [PromptSpec(f"p{i}", f'a sign "{i}"', str(i)) for i in range(PROMPTS)]
         self.cycle = Cycle(CyclePlan(config, sigmas, prompts, prompts))
-        exponent = given.learning.exponent
-        if exponent < 0:
-            exponent = drawn_exponent(seed, load_fit())
-        self.learner = Learner(task, exponent, config.planner.group_size)
+        learning = given.learning
+        fitted = drawn_exponents(seed, load_fit())
+        exponents = (
+            fitted[0] if learning.variance_exponent < 0 else learning.variance_exponent,
+            fitted[1] if learning.share_exponent < 0 else learning.share_exponent,
+        )
+        self.learner = Learner(task, exponents, learning.group_size)
         names = config.rewards.names
         fidelity = Fidelity(given.fidelity)
         self.rewards = RewardModel(
@@ -213,10 +216,7 @@ class Simulation:
         seconds = self.durations.train_s(max(images, 1), self._reserved_gpus) * max(spread, 0.5)
         level = self.learner.levels[-1]
         random_groups = [self.rewards.random_variance(g.prompt_id, level) for g in message.groups]
-        variances = [pvariance(group) for group in rewards]
-        expected = sum(random_groups) * (1 - 1 / self.config.planner.group_size)
-        self.ratios.append(sum(variances) / max(expected, 1e-12))
-        self.learner.trained(variances, random_groups)
+        self.ratios.append(self.learner.trained(rewards, random_groups))
         now = self.clock.now
         for report in range(1, REPORTS):
             self.clock.at(now + seconds * report / REPORTS, self._progressed, report / REPORTS)

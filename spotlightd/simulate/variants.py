@@ -27,16 +27,27 @@ class Variant:
 
 
 _OFF = {"planner.mode": "off"}
+_ALL = {"planner.train_size": "0"}
+"""Every rollout of a group trains, as in public recipes."""
 
 BASELINES = (
-    Variant("reserved", "reserved GPUs only", _OFF, spot=False, groups=False),
-    Variant("reserved_3x", "three times the reserved GPUs", _OFF, False, 3, groups=False),
-    Variant("spot", "reserved and spot, no exploration", _OFF),
+    Variant("reserved", "reserved GPUs only", _OFF | _ALL, spot=False, groups=False),
+    Variant(
+        "reserved_subset",
+        "reserved GPUs only, where as few rollouts train as in this system",
+        _OFF,
+        spot=False,
+        groups=False,
+    ),
+    Variant("reserved_3x", "three times the reserved GPUs", _OFF | _ALL, False, 3, groups=False),
+    Variant("spot", "reserved and spot, no exploration", _OFF | _ALL),
     Variant("critical_path", "exploration before each rollout", {"planner.mode": "critical_path"}),
     Variant("fixed", "exploration while training, a fixed plan", {"planner.mode": "fixed"}),
     Variant("spotlight", "this system", {"planner.mode": "bandit"}),
 )
 ABLATIONS = (
+    Variant("all_train", "every rollout trains", _ALL),
+    Variant("no_exploration", "without exploration", _OFF),
     Variant("no_groups", "without sequence parallelism", groups=False),
     Variant("rebuilt_groups", "groups built anew at each change", elastic=False),
     Variant("no_commits", "without step commits", {"fleet.commit_every": "0"}, commits=False),

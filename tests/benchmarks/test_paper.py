@@ -83,9 +83,11 @@ def test_the_reason_names_what_training_bounds():
     base = outcome(8000.0, 40, train_s=120.0, rollout_s=80.0)
     system = outcome(4500.0, 30, Usage(idle=8 * 4500.0), train_s=120.0, rollout_s=30.0)
     said = why_time(base, system)
-    # (120 + 80) / 120; 200 s over 150 s; 40 over 30; the product of the first and the last.
-    assert "1.67 times shorter; 1.33 is reached" in said
-    assert "1.33 times the iterations, which together is 1.78" in said and "At most 2.22" in said
+    # 200 s over 150 s; 40 over 30; their product; 200 s over the 120 s of training.
+    assert "1.33 times shorter; with 1.33 times fewer iterations it makes 1.78 times" in said
+    assert "150 s in place of 200" in said and "would make iterations 1.67 times shorter" in said
+    slow = outcome(4000.0, 50, train_s=40.0, rollout_s=40.0)
+    assert "with 1.25 times more iterations it makes 2.00 times less time" in why_time(base, slow)
     # Twice as many spot GPUs at a quarter of the price: half as much again.
     assert "1.50 times as dear" in why_cost(base, system, 10.0, 2.5)
     assert "makes 1.19 times less cost" in why_cost(base, system, 10.0, 2.5)
@@ -141,7 +143,15 @@ def test_a_small_grid_becomes_a_page_and_pictures(trace, tmp_path):
     from _results import Results
     from paper import pictures
 
-    grid = Grid((trace.name,), (512,), ("ocr",), (1, 2), ("boot_600_s",), ablations=("no_commits",))
+    grid = Grid(
+        (trace.name,),
+        (512,),
+        ("ocr",),
+        (1, 2),
+        ("boot_600_s",),
+        sizes=("2_of_8",),
+        ablations=("no_commits",),
+    )
     pages = {}
     for train_s in (360.0, 200.0):
         file = tmp_path / f"{train_s}.toml"
@@ -154,6 +164,7 @@ def test_a_small_grid_becomes_a_page_and_pictures(trace, tmp_path):
     page, figures = pages[200.0], results.figures()
     assert f"{figures['time_over_reserved_best']:.2f}" in page
     assert "| `spotlight` |" in page and "| `no_commits` |" in page
+    assert "| 2 of 8 |" in page and "`reserved_subset`" in page
     assert "| `denoise` | public |" in page and "nan" not in page
     for name, text in pictures(results).items():
         assert f"({name})" in page

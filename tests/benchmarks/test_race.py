@@ -40,7 +40,7 @@ def figures(bench):
 
 @pytest.fixture
 def settings(bench):
-    return bench.Settings("p3", 20.0, 0.7, 600.0, 60, 4, 2, 10.0, 1.0)
+    return bench.Settings("p3", 20.0, 0.7, 600.0, 60, 4, 2, 10.0, 1.0, 4)
 
 
 def account(role, price, joined, left, idle=0.0):
@@ -164,11 +164,13 @@ def test_every_variant_gives_a_configuration_that_loads(bench, settings, tmp_pat
     from spotlightd.demo.config import write_config
 
     write_config(tmp_path / "c.toml", tmp_path, 1, 60, exploration=True)
-    for name in ("reserved", "spot", "critical_path", "fixed", "spotlight", "no_reserved_rollouts"):
+    names = ("reserved", "reserved_subset", "spot", "critical_path", "fixed", "spotlight")
+    for name in (*names, "no_reserved_rollouts"):
         changes = changes_of(VARIANTS[name], settings, 7)
         config = load(tmp_path / "c.toml", changes, {})[0]
         assert (config.run.seed, config.ledger.spot_price) == (7, 1.0)
         assert config.planner.mode == VARIANTS[name].changes.get("planner.mode", "fixed")
+        assert config.planner.train_size == int(VARIANTS[name].changes.get("planner.train_size", 4))
         assert config.run.trainer_rolls_out == VARIANTS[name].reserved_rolls_out
 
 

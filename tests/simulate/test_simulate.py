@@ -16,7 +16,7 @@ from spotlightd.simulate.assumptions import load_assumptions
 from spotlightd.simulate.clock import Clock
 from spotlightd.simulate.command import configure, simulate
 from spotlightd.simulate.durations import Durations
-from spotlightd.simulate.learning import Learner, load_fit
+from spotlightd.simulate.learning import Learner
 from spotlightd.simulate.rewards import Fidelity
 from spotlightd.simulate.run import Simulation
 from spotlightd.simulate.traces import load_trace, seat_changes
@@ -149,12 +149,36 @@ def test_durations_give_back_what_was_published():
     assert rollout_s + published.train_s(512, 4) == pytest.approx(360.0)
 
 
+WHOLE = [-1.0, 1.0] * 8
+"""Rewards of a group of 16 as random as their prompt's: variance 16 / 15, unbiased."""
+
+
+def learner_of(by_variance: float = 0.5, by_share: float = 0.5) -> Learner:
+    return Learner(load_assumptions().tasks["ocr"], (by_variance, by_share), 16)
+
+
 def test_random_groups_take_as_many_iterations_as_assumed():
-    task = load_assumptions().tasks["ocr"]
-    learner = Learner(task, load_fit().exponent, 16)
+    learner = learner_of()
     while not learner.reached:
-        learner.trained([15 / 16], [1.0])
-    assert len(learner.levels) - 1 == task.iterations
+        assert learner.trained([WHOLE], [16 / 15]) == pytest.approx(1.0)
+    assert len(learner.levels) - 1 == learner.task.iterations
+
+
+def test_an_iteration_teaches_more_with_contrast_and_less_with_fewer_rollouts():
+    learner = learner_of(by_variance=0.5, by_share=1.0)
+    learner.trained([[2 * reward for reward in WHOLE]], [16 / 15])
+    assert learner.progress == pytest.approx(2.0)
+    learner = learner_of(by_variance=0.5, by_share=1.0)
+    learner.trained([[-1.0, 1.0] * 2], [4 / 3])
+    assert learner.progress == pytest.approx(4 / 16)
+
+
+def test_training_on_fewer_takes_as_much_less_time(trace):
+    whole = play(trace, variant="reserved", **{"planner.train_size": "0"})
+    few = play(trace, variant="reserved_subset", **{"planner.train_size": "4"})
+    assert few.train_s == pytest.approx(whole.train_s / 4, rel=0.05)
+    assert few.rollout_s == pytest.approx(whole.rollout_s, rel=0.05)
+    assert few.variance_ratio > 1.5 * whole.variance_ratio
 
 
 def test_fidelity_falls_with_lag_and_with_fewer_steps():
