@@ -127,6 +127,7 @@ PLAN_COLUMNS = {
     "RHO": "rho",
     "VARIANCE": "variance",
     "PREDICTED": "variance_predicted",
+    "TRAINED": "trained",
     "GAIN": "gain",
     "NO SPREAD": "zero_spread_share",
     "MEAN SHIFT": "mean_shift",

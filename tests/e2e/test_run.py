@@ -106,7 +106,8 @@ def test_the_control_socket_speaks_to_curl(host):
 
 
 def test_the_bandit_plans_from_what_the_fleet_shows(host):
-    daemon = host.daemon(run__iterations="8", planner__group_size="8", trainer__optimizer_steps="4")
+    sizes = {"planner__group_size": "8", "planner__train_size": "4"}
+    daemon = host.daemon(run__iterations="8", trainer__optimizer_steps="4", **sizes)
     host.wait_for(lambda status: True)
     host.agent("vm", host.client.create_token(600, 1, "pool").token)
     host.wait_for(lambda status: status.iteration >= 6, 150)
@@ -124,6 +125,8 @@ def test_the_bandit_plans_from_what_the_fleet_shows(host):
     assert any("planner.rho" in row for row in metrics.values())
     assert any("seeds for each of 2 prompts" in reason for reason in reasons)
     assert any("planner.overran" in row for row in metrics.values())
+    assert counts["rollout"]["done"] == 8 * 2 * 8, "whole groups are regenerated"
+    assert {row["planner.trained"] for row in metrics.values() if "planner.trained" in row} == {8.0}
 
 
 def trainer_processes(daemon) -> list[psutil.Process]:
