@@ -1,5 +1,7 @@
 """The plan that `spotlightd check` prints, with every assumption behind its figures."""
 
+from collections.abc import Iterator
+
 from spotlightd.config import Config
 from spotlightd.sections import PlannerSection
 from spotlightd.sizing.estimate import (
@@ -48,7 +50,22 @@ def plan_lines(
          f"rollouts, {_seconds(needed.train_s)} training"),
         ("cost", f"{cost:.4g} {ledger.currency} an iteration, "
          f"{cost * config.run.iterations:.4g} for {config.run.iterations}"),
+        *_advice(planner, needed),
     ]  # fmt: skip
+
+
+def _advice(planner: PlannerSection, needed: Estimate) -> Iterator[Line]:
+    """Where training is most of an iteration, say what shortens it."""
+    few = planner.group_size // 4
+    if planner.train_size or few < 2 or needed.train_s <= needed.rollout_s:
+        return
+    train_s = needed.train_s * few / planner.group_size
+    yield (
+        "to be faster",
+        f"planner.train_size = {few} trains the most contrasting {few} of "
+        f"{planner.group_size}: {_seconds(needed.rollout_s + train_s)} an iteration "
+        f"(docs/planner.md)",
+    )
 
 
 def _share(planner: PlannerSection) -> str:

@@ -43,6 +43,18 @@ def test_the_plan_follows_prices_and_gpus(capsys):
     assert cost("--spot-gpus", "0", "--set", "ledger.spot_price=0") > once
 
 
+def test_training_less_of_each_group_is_advised_where_training_takes_longest(capsys):
+    out = check(capsys, QWEN, "--set", "planner.train_size=0")[1]
+    found = re.search(r"([\d.]+) s rollouts, ([\d.]+) s training", out)
+    rollouts, training = map(float, found.groups())
+    assert training > rollouts
+    advised = re.search(r"planner.train_size = 4 trains .* 4 of 16: ([\d.]+) s an iteration", out)
+    assert float(advised[1]) == pytest.approx(rollouts + training / 4, rel=0.01)
+    taken = check(capsys, QWEN, "--set", "planner.train_size=4")[1]
+    assert f"{advised[1]} s an iteration" in taken and "of which 4 a prompt train" in taken
+    assert "to be faster" not in taken
+
+
 def test_what_does_not_fit_is_said(capsys):
     code, out, _ = check(capsys, QWEN, "--gpu", "4090")
     assert code == 0 and out.count("DOES NOT FIT") == 2
@@ -103,7 +115,7 @@ def test_the_arithmetic_by_hand():
     flops = 2 * 60 * 12 * width**2 * length + 4 * 60 * length**2 * width
     assert found.forward_flops == pytest.approx(flops)
     assert found.rollout_s == pytest.approx(512 * 10 * flops / (9 * 989e12 * UTILISATION))
-    assert found.train_s == pytest.approx(512 * 2 * flops * 3.5 / (989e12 * UTILISATION))
+    assert found.train_s == pytest.approx(128 * 2 * flops * 3.5 / (989e12 * UTILISATION))
     assert planned().forward_flops == pytest.approx(2 * flops)
 
 
