@@ -52,6 +52,12 @@ def iteration_s(outcome: Outcome) -> float:
     return outcome.time_s / outcome.iterations
 
 
+def median_run(outcomes: Mapping[int, Outcome]) -> Outcome:
+    """Return the run of median time: sentences speak of one."""
+    ordered = sorted(outcomes.values(), key=lambda outcome: outcome.time_s)
+    return ordered[len(ordered) // 2]
+
+
 @dataclass(frozen=True)
 class Gain:
     """Why a run takes less time than another: fewer iterations, and shorter ones."""
