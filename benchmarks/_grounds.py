@@ -86,11 +86,11 @@ def kinds(results: Results) -> Lines:
         "sequence-parallel plans, membership, the weight swarm's decisions, the ledger. "
         "**Modelled**: how long everything takes, when VMs are lost, which reward a seed gets, how "
         "the policy improves. An iteration's progress is the realised variance of what trains over "
-        f"that of random seeds, to the power {fit.variance_exponent:g}, times the share of a group "
-        f"that trains, to the power {fit.share_exponent:g} (fitted to {_fitted_runs(fit.points)} "
-        f"real runs of the embedded model; each seed draws one of {len(fit.draws)} bootstrap fits, "
-        f"{_between(fit, 0)} and {_between(fit, 1)}), so the ± above carry that doubt. What a "
-        "model takes from elsewhere:"
+        f"that of random seeds, to the power {fit.variance_exponent:g}, times the number that "
+        f"trains over that of a whole group, to the power {fit.share_exponent:g} (fitted to "
+        f"{_fitted_runs(fit.points)} real runs of the embedded model; each seed draws one of "
+        f"{len(fit.draws)} bootstrap fits, {_between(fit, 0)} and {_between(fit, 1)}), so the ± "
+        "above carry that doubt. What a model takes from elsewhere:"
     )
     yield ""
     yield from table("assumptions", "kind", "from")

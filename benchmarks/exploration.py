@@ -28,8 +28,8 @@ from _report import finish, make_parser
 from _virtual_run import Hardware, VirtualRun
 
 MODES = ("off", "fixed", "bandit", "critical_path")
-SIZES = ("8", "4", "2", "4/8", "2/8")
-MODES += tuple(f"{mode}/{size}" for size in SIZES for mode in ("off", "bandit"))
+MODES += ("off/8", "bandit/8", "off/4", "bandit/4", "off/2", "off/4/8", "bandit/4/8", "off/2/8")
+"""Where 2 train nothing is scored in so short an update: `bandit/2` would be `off/2` again."""
 EVALUATE_EVERY = 4
 FLAGS = {
     "planner.prompts_per_iteration": "4",
