@@ -43,6 +43,7 @@ FLEET = {
     "run.evaluate_prompts": "2",
     "run.evaluate_every": "0",
     "planner.group_size": str(PER_AGENT),
+    "planner.train_size": "0",
     "planner.max_candidates": "64",
     "sampler.num_steps": "40",
     "fleet.commit_every": "10",
