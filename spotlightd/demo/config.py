@@ -24,10 +24,9 @@ sde_window_size = 6
 sde_window_starts = [0, 1]
 
 [planner]
-mode = "{mode}"
+{planner}
 prompts_per_iteration = 4
 group_size = 16
-candidates = 32
 control_fraction = 0.25
 rank_by = "ocr_ctc"
 
@@ -63,13 +62,17 @@ socket = {socket}
 """
 
 
+EXPLORING = 'mode = "fixed"\ncandidates = 32'
+RANDOM = 'mode = "off"'
+
+
 def write_config(path: Path, out: Path, seed: int, iterations: int, exploration: bool) -> None:
     """Write the demo's TOML file."""
     text = TEMPLATE.format(
         path=path,
         seed=seed,
         iterations=iterations,
-        mode="fixed" if exploration else "off",
+        planner=EXPLORING if exploration else RANDOM,
         state_dir=json.dumps(str(out / "state")),
         socket=json.dumps(str(socket_path(out))),
     )
