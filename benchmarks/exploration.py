@@ -51,7 +51,8 @@ CANDIDATES = {
 MOST_CANDIDATES = "48"
 
 
-def run_one(mode: str, seed: int, iterations: int, changes: dict[str, str]) -> dict[str, Any]:
+def flags_of(mode: str, seed: int, iterations: int) -> dict[str, str]:
+    """Return the keys of the configuration that a run sets."""
     name, size, group_size = (*mode.split("/"), "", "")[:3]
     given = {"planner.mode": name, "run.seed": str(seed), "run.iterations": str(iterations)}
     if name in CANDIDATES:
@@ -60,7 +61,11 @@ def run_one(mode: str, seed: int, iterations: int, changes: dict[str, str]) -> d
         given["planner.train_size"] = size
     if group_size:
         given["planner.group_size"] = group_size
-    flags = FLAGS | given | changes
+    return FLAGS | given
+
+
+def run_one(mode: str, seed: int, iterations: int, changes: dict[str, str]) -> dict[str, Any]:
+    flags = flags_of(mode, seed, iterations) | changes
     began = time.process_time()
     run = VirtualRun(flags, Hardware())
     run.run()

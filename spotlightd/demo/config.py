@@ -64,6 +64,7 @@ socket = {socket}
 
 EXPLORING = 'mode = "fixed"\ncandidates = 32'
 RANDOM = 'mode = "off"'
+"""Of [planner]; `candidates` would have no effect there, and the daemon refuses such keys."""
 
 
 def write_config(path: Path, out: Path, seed: int, iterations: int, exploration: bool) -> None:

@@ -36,7 +36,7 @@ class GroupMember(msgspec.Struct, frozen=True):
 
 
 class GroupPlan(msgspec.Struct):
-    """A prompt's seeds in one iteration: candidates to explore, or the group that trains."""
+    """A prompt's seeds in one iteration: candidates to explore, or the group that rolls out."""
 
     prompt_id: str
     members: list[GroupMember]

@@ -1,4 +1,6 @@
-"""Which explored seeds train: the subset of largest reward variance, plus control seeds.
+"""Which explored seeds are regenerated, and which regenerated rollouts train.
+
+Both times it is the subset of largest reward variance; of explored seeds, beside control seeds.
 
 The optimum over subsets of size K is always the `a` lowest and the `K - a` highest rewards for
 some `a` (PODS, arXiv 2504.13818): variance is convex in each element, so an inner pick can be
@@ -69,7 +71,7 @@ def select_seeds(
     control_count: int,
     tie_key: int,
 ) -> tuple[list[Selected], bool]:
-    """Choose the `group_size` seeds of one prompt that are regenerated and train.
+    """Choose the `group_size` seeds of one prompt that are regenerated.
 
     Args:
         candidates: explored seeds in derivation order; the first `control_count` are control

@@ -6,7 +6,7 @@ advantages of one scale, its gradient says nearly what the whole group's does, i
 training time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from statistics import fmean, pvariance
 
 import msgspec
@@ -48,21 +48,24 @@ def make_train(
         rewards = plan.train_rewards([result.scores for _, result in rows])
         seeds = [request.seed for request, _ in rows]
         tie_key = keyed_hash("train", plan.config.run.seed, iteration, group.prompt_id)
+        chosen = most_contrasting(rewards, seeds, size, tie_key)
         controls = {member.seed for member in group.members if member.role == "control"}
-        samples = tuple(
-            TrainSample(
-                request_id=request.request_id,
-                seed=request.seed,
-                reward=rewards[place],
-                trajectory=result.trajectory or "",
-                producer=result.producer,
-                control=request.seed in controls,
-            )
-            for place in most_contrasting(rewards, seeds, size, tie_key)
-            for request, result in (rows[place],)
-        )
+        samples = tuple(_sample(*rows[place], rewards[place], controls) for place in chosen)
         made.append(TrainGroup(group.prompt_id, rows[0][0], samples))
     return Train(iteration, iteration, tuple(made))
+
+
+def _sample(
+    request: Request, result: CommittedResult, reward: float, controls: Container[int]
+) -> TrainSample:
+    return TrainSample(
+        request_id=request.request_id,
+        seed=request.seed,
+        reward=reward,
+        trajectory=result.trajectory or "",
+        producer=result.producer,
+        control=request.seed in controls,
+    )
 
 
 def train_metrics(message: Train) -> dict[str, float]:

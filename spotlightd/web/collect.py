@@ -84,7 +84,7 @@ def _charts(metrics: Metrics, train: str, summary: Mapping[str, Any]) -> tuple[C
         ),
         Chart(
             "Variance of groups",
-            "Training reward's variance within the groups that train: as realised and as the "
+            "Training reward's variance within regenerated groups: as realised and as the "
             "planner predicted.",
             (
                 _curve(metrics, "realised", "planner.variance"),
