@@ -61,7 +61,7 @@ def describe(outcome: Outcome) -> Iterator[str]:
         middle = recovery[len(recovery) // 2]
         yield f"recovery          median {middle:.2f} s, longest {recovery[-1]:.1f} s"
     yield (
-        f"exploration       {outcome.explored} candidates, variance of groups "
+        f"exploration       {outcome.explored} candidates, variance of what trains "
         f"{outcome.variance_ratio:.2f} times that of random seeds"
     )
     yield f"history           {outcome.events} events, digest {outcome.digest}"

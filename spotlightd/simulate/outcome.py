@@ -49,7 +49,7 @@ class Outcome(Struct):
     explored: int
     """Candidates scored."""
     variance_ratio: float
-    """Variance of groups over that of random seeds, mean over iterations."""
+    """Variance of what trains over that of random seeds, mean over iterations."""
     train_s: float
     rollout_s: float
     """Mean length of a phase."""
